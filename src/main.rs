@@ -1,0 +1,2 @@
+//! Siskin.
+fn main() {}

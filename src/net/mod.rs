@@ -1,0 +1,1 @@
+//! Connections: accept, HTTP, WebSocket, windows, mailboxes, access, static files.
