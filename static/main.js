@@ -201,6 +201,7 @@ async function loadStatus() {
   try {
     status = await api.get('/api/status');
     side.demo.hidden = !status.demo;
+    composer.drawStatus();
   } catch {
     // The device's page tells what is wrong; here it is only a label.
   }
