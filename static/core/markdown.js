@@ -119,20 +119,61 @@ function table(token, depth) {
   return { tag: 'table', kids: [head, body] };
 }
 
+/** @param {string} text @param {{fence?:string, lang?:string}} [md]  what it starts inside of */
+function whole(text, md) {
+  const plain = text.replace(/\r\n?/g, '\n');
+  return md && md.fence ? `${md.fence}${md.lang || ''}\n${plain}` : plain;
+}
+
+/** @param {string} source @returns {Block[]} */
+function lex(source) {
+  try {
+    return lexer(source, { gfm: true }).map((token) => ({ raw: token.raw, node: blockNode(token, 0) }));
+  } catch {
+    // Nesting that exhausts the parser; the text itself is still worth showing.
+    return [{ raw: source, node: { tag: 'pre', lang: '', kids: [source] } }];
+  }
+}
+
+const shown = (all) => all.filter((block) => block.node !== null);
+
 /**
  * @param {string} text  one row's Markdown
  * @param {{fence?:string, lang?:string}} [md]  what it starts inside of
  * @returns {Block[]} its top-level blocks; `raw` tells whether a block is still the same as before
  */
 export function blocks(text, md) {
-  const whole = md && md.fence ? `${md.fence}${md.lang || ''}\n${text}` : text;
-  try {
-    return lexer(whole, { gfm: true }).flatMap((token) => {
-      const node = blockNode(token, 0);
-      return node === null ? [] : [{ raw: token.raw, node }];
-    });
-  } catch {
-    // Nesting that exhausts the parser; the text itself is still worth showing.
-    return [{ raw: whole, node: { tag: 'pre', lang: '', kids: [whole] } }];
+  return shown(lex(whole(text, md)));
+}
+
+/** Blocks at the end that more text can still change: a paragraph may become a heading, a list go on after a blank line. */
+const UNSETTLED = 3;
+
+/**
+ * The same for a text that grows: what more text cannot change is not read again, so that the work per frame does not
+ * grow with the text. (A link's definition far below is the exception; the sealed row is read as a whole.)
+ */
+export class GrowingBlocks {
+  /** @param {{fence?:string, lang?:string}} [md] */
+  constructor(md) {
+    this.md = md;
+    this.settled = [];
+    this.source = '';
+    this.offset = 0;
+  }
+
+  /** @param {string} text  all of it, as it is now @returns {Block[]} */
+  blocks(text) {
+    const source = whole(text, this.md);
+    if (!source.startsWith(this.source)) this.settled = [];
+    if (!this.settled.length) this.offset = 0;
+    this.source = source;
+    const tail = lex(source.slice(this.offset));
+    while (tail.length > UNSETTLED && source.startsWith(tail[0].raw, this.offset)) {
+      const block = tail.shift();
+      this.offset += block.raw.length;
+      this.settled.push(block);
+    }
+    return shown(this.settled.concat(tail));
   }
 }

@@ -13,7 +13,7 @@ export const S = {
   theme: { system: 'Theme: as the system', light: 'Theme: light', dark: 'Theme: dark' },
   demo: 'Demo',
   demoTitle: 'Answers come from a built-in demo, not from a model. Tools are real.',
-  demoNote: 'Demo: a script answers, no model',
+  demoNote: 'Demo: scripted answers',
   more: 'More',
   rename: 'Rename',
   archive: 'Archive',
@@ -81,7 +81,7 @@ export const S = {
   picture: 'picture, not loaded: ',
   sum: (input, cached, output) => `${input} in · ${cached} cached · ${output} out`,
   sumTitle: 'Tokens of this turn: sent fresh or written to the cache, read from the cache, and written by the model',
-  tabSum: (tokens, percent) => `${tokens} tokens${percent ? ` · ${percent} % of input cached` : ''}`,
+  tabSum: (tokens, percent) => `${tokens} tokens${percent ? ` · ${percent} % cached` : ''}`,
   tabSumTitle: 'Tokens of this tab',
   stops: {
     max_tokens: 'reached the output limit', refused: 'the provider refused', cancelled: 'stopped',

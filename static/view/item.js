@@ -81,7 +81,7 @@ function textItem(item) {
     node,
     update(now) {
       node.classList.toggle('joined', now.joined);
-      showMarkdown(node, now.rows[0]);
+      showMarkdown(node, now.rows[0], now.open);
     },
   };
 }

@@ -113,8 +113,8 @@ export class LogView {
   #grow() {
     const open = this.session.window && this.session.window.open;
     if (!open || !this.openItem || this.openItem.item.key !== keyOf(open)) return;
+    // The end is kept in view by the scroller, which sees the column grow.
     this.openItem.made.update(this.openItem.item);
-    this.scroller.pin();
   }
 
   #reconcile() {

@@ -1,6 +1,6 @@
 /** The allowed tree of core/markdown.js as elements. A text that grows keeps all blocks but those that changed. */
 
-import { blocks } from '../core/markdown.js';
+import { GrowingBlocks, blocks } from '../core/markdown.js';
 import { joined } from '../core/group.js';
 import { S } from '../core/strings.js';
 import { copyButton } from './copy.js';
@@ -36,11 +36,14 @@ function code(node) {
 
 /**
  * Shows one row's Markdown in `into`.
- * @param {HTMLElement & {raws?: string[]}} into
+ * @param {HTMLElement & {raws?: string[], growing?: GrowingBlocks|null}} into
  * @param {import('../core/window.js').Row} row
+ * @param {boolean} grows
  */
-export function showMarkdown(into, row) {
-  const now = blocks(joined([row], 'text'), row.data.md);
+export function showMarkdown(into, row, grows) {
+  const text = joined([row], 'text');
+  into.growing = grows ? into.growing || new GrowingBlocks(row.data.md) : null;
+  const now = into.growing ? into.growing.blocks(text) : blocks(text, row.data.md);
   const before = into.raws || [];
   let same = 0;
   while (same < now.length && same < before.length && now[same].raw === before[same]) same += 1;

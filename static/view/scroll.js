@@ -65,6 +65,8 @@ export class Scroller {
   /** The reader pushes: -1 up, 1 down. */
   #pushed(way) {
     if (way < 0 && this.on.following()) {
+      // From here on movement is the reader's: what following scrolled just now is not a move back to the end.
+      this.last = this.box.scrollTop;
       this.on.follow(false);
       this.#edges();
     } else if (way > 0 && !this.on.following() && this.#toEnd <= SLACK_PX && this.on.canReturn()) {
@@ -81,10 +83,12 @@ export class Scroller {
     if (Math.abs(top - this.own) < 1) return;
     this.own = -1;
     this.movedAt = performance.now();
-    const toEnd = this.#toEnd;
-    // What shrinks below the reader clamps the position: that is at the end, and not the reader's move.
-    if (this.on.following() && moved < -0.5 && toEnd > SLACK_PX) this.on.follow(false);
-    else if (!this.on.following() && moved > 0 && toEnd <= SLACK_PX && this.on.canReturn()) this.on.follow(true);
+    if (this.on.following()) {
+      // What shrinks below the reader clamps the position: that is at the end, and not the reader's move.
+      if (moved < -0.5 && this.#toEnd > SLACK_PX) this.on.follow(false);
+    } else if (moved > 0 && this.#toEnd <= SLACK_PX && this.on.canReturn()) {
+      this.on.follow(true);
+    }
     this.#edges();
   }
 
@@ -105,8 +109,8 @@ export class Scroller {
   /** Keeps the end in view, if following. */
   pin() {
     if (!this.on.following()) return;
+    // Nothing is read back: that would lay the page out at once, for every token.
     this.box.scrollTop = END;
-    this.own = this.last = this.box.scrollTop;
   }
 
   /** Runs a change of the items; afterwards the end, or what the reader looked at, is where it was. */

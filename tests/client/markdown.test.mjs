@@ -1,7 +1,8 @@
 // Markdown: what a model or a tool writes becomes allowed elements and text, and nothing else.
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { blocks, safeHref } from '../../static/core/markdown.js';
+import { GrowingBlocks, blocks, safeHref } from '../../static/core/markdown.js';
+import { chance } from './helpers.mjs';
 
 const TAGS = new Set(('p span strong em del code br input a pre blockquote hr ul ol li table thead tbody tr th td ' +
   'h1 h2 h3 h4 h5 h6').split(' '));
@@ -95,4 +96,31 @@ test('nesting without end is shown, not thrown', () => {
 test('every prefix of a stream renders', () => {
   const whole = '# Hi\n\n| a | b |\n|--|--|\n| `1` | **2** |\n\n```sh\nls\n```\n\n- [x] [l](https://a.b) ![p](https://c.d)\n\n> q <b>';
   for (let end = 0; end <= whole.length; end += 1) blocks(whole.slice(0, end));
+});
+
+test('a text that grows gives the same blocks as the whole, at every length', () => {
+  const parts = ['# H\n\n', 'para\n', '===\n\n', '- a\n- b\n\n', '  c\n\n', '1. x\n', '\n', '```sh\nls\n\n# no\n```\n', '| a |\n|--|\n| 1 |\n', 'x\r\ny\n\n',
+    '> q\n', '<div>\nx\n</div>\n\n', '---\n', '    code\n\n', 'text **b** [l](https://a.b)\n', '\n\n'];
+  for (let seed = 1; seed <= 60; seed += 1) {
+    const pick = chance(seed);
+    let source = '';
+    while (source.length < 300) source += parts[pick(parts.length)];
+    const growing = new GrowingBlocks();
+    for (let end = 0; end <= source.length; end += 1 + pick(4)) {
+      // A carriage return that is cut from its line feed is a line of its own until the next delta.
+      if (source[end - 1] === '\r') continue;
+      assert.deepEqual(growing.blocks(source.slice(0, end)), blocks(source.slice(0, end)), `seed ${seed} end ${end}`);
+    }
+  }
+});
+
+test('a text that grows is read from its last blocks only', () => {
+  const growing = new GrowingBlocks({ fence: '```', lang: 'js' });
+  let source = 'x\n```\n\n';
+  for (let i = 0; i < 50; i += 1) {
+    source += `paragraph ${i}\n\n`;
+    growing.blocks(source);
+  }
+  assert.ok(source.length + 6 - growing.offset < 100);
+  assert.deepEqual(growing.blocks('all new'), blocks('all new', { fence: '```', lang: 'js' }));
 });
