@@ -28,7 +28,12 @@ async function copy(text) {
 /** @param {() => string} text @returns {HTMLButtonElement} */
 export function copyButton(text) {
   const word = h('span', {}, S.copy);
-  const button = h('button', { class: 'quiet', type: 'button', 'aria-label': S.copy, onclick: act }, icon('copy'), word);
+  const button = h(
+    'button',
+    { class: 'quiet', type: 'button', 'aria-label': S.copy, onclick: act },
+    icon('copy'),
+    word,
+  );
   function show(mark, text) {
     button.firstChild.replaceWith(icon(mark));
     setText(word, text);

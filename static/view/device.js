@@ -16,9 +16,23 @@ export class DeviceView {
     this.devices = h('div', {});
     this.says = h('p', { class: 'cause', role: 'status' });
     this.code = h('p', { class: 'pair-code', hidden: true });
-    byId('device').replaceChildren(h('div', { class: 'column page' }, this.says, this.facts,
-      h('h2', {}, S.devPaired), this.devices,
-      h('button', { class: 'plain', type: 'button', onclick: () => this.#newCode() }, icon('plus'), S.devPairMore), this.code));
+    byId('device').replaceChildren(
+      h(
+        'div',
+        { class: 'column page' },
+        this.says,
+        this.facts,
+        h('h2', {}, S.devPaired),
+        this.devices,
+        h(
+          'button',
+          { class: 'plain', type: 'button', onclick: () => this.#newCode() },
+          icon('plus'),
+          S.devPairMore,
+        ),
+        this.code,
+      ),
+    );
   }
 
   show(on) {
@@ -51,8 +65,11 @@ export class DeviceView {
   }
 
   #device(device) {
-    const seen = h('span', { class: 'dim', title: exact(device.lastSeenAt) },
-      device.current ? S.devThis : S.devSeen(S.devAgo(age(device.lastSeenAt, Date.now()))));
+    const seen = h(
+      'span',
+      { class: 'dim', title: exact(device.lastSeenAt) },
+      device.current ? S.devThis : S.devSeen(S.devAgo(age(device.lastSeenAt, Date.now()))),
+    );
     const button = h('button', { class: 'quiet', type: 'button' }, S.devRevoke);
     button.addEventListener('click', async () => {
       // One press asks, the next one does it.
@@ -79,8 +96,16 @@ export class DeviceView {
 /** @param {any[][]} rows */
 function table(rows, head) {
   const line = (tag) => (cells) => h('tr', {}, ...cells.map((cell) => h(tag, {}, cell)));
-  return h('div', { class: 'wide' }, h('table', { class: 'facts' },
-    head && h('thead', {}, line('th')(head)), h('tbody', {}, ...rows.map(line('td')))));
+  return h(
+    'div',
+    { class: 'wide' },
+    h(
+      'table',
+      { class: 'facts' },
+      head && h('thead', {}, line('th')(head)),
+      h('tbody', {}, ...rows.map(line('td'))),
+    ),
+  );
 }
 
 function facts(status) {
@@ -99,13 +124,24 @@ function facts(status) {
     [S.devStoreSize, S.devOf(size(store.bytes), size(store.limitBytes))],
     [S.devWal, size(store.walBytes)],
     [S.devJournal, `${store.journal}: ${store.promise}`],
-    [S.devSyncs, S.devSyncsOf(count(store.turnSyncs), count(store.checkpointSyncs), count(store.otherSyncs), count(store.sealedTurns))],
+    [
+      S.devSyncs,
+      S.devSyncsOf(
+        count(store.turnSyncs),
+        count(store.checkpointSyncs),
+        count(store.otherSyncs),
+        count(store.sealedTurns),
+      ),
+    ],
   ];
   const nodes = [table(general), h('h2', {}, S.devStore)];
   if (store.error) nodes.push(h('p', { class: 'cause' }, store.error));
   nodes.push(table(kept), h('h2', {}, S.devBudgets), table(budgets.map(budget), S.devBudgetHead));
   if (sandbox.length) {
-    nodes.push(h('h2', {}, S.devSandbox), table(sandbox.map((one) => [one.layer, one.ok ? icon('check') : icon('cross'), one.text])));
+    nodes.push(
+      h('h2', {}, S.devSandbox),
+      table(sandbox.map((one) => [one.layer, one.ok ? icon('check') : icon('cross'), one.text])),
+    );
   }
   return nodes;
 }

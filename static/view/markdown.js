@@ -1,4 +1,7 @@
-/** The allowed tree of core/markdown.js as elements. A text that grows keeps all blocks but those that changed. */
+/**
+ * The allowed tree of core/markdown.js as elements. A text that grows keeps all blocks but those that
+ * changed.
+ */
 
 import { GrowingBlocks, blocks } from '../core/markdown.js';
 import { joined } from '../core/group.js';
@@ -13,15 +16,20 @@ function build(node) {
   const kids = node.kids.map(build);
   switch (node.tag) {
     case 'a':
-      return h('a', { href: node.href, target: '_blank', rel: 'noopener noreferrer', class: node.image && 'picture' },
-        node.image && S.picture, ...kids);
+      return h(
+        'a',
+        { href: node.href, target: '_blank', rel: 'noopener noreferrer', class: node.image && 'picture' },
+        node.image && S.picture,
+        ...kids,
+      );
     case 'input':
       return h('input', { type: 'checkbox', checked: node.checked, disabled: true });
     case 'ol':
       return h('ol', { start: node.start }, ...kids);
     case 'table':
       return h('div', { class: 'wide', tabIndex: 0 }, h('table', {}, ...kids));
-    case 'th': case 'td':
+    case 'th':
+    case 'td':
       return h(node.tag, { class: node.align && `to-${node.align}` }, ...kids);
     default:
       return h(node.tag, {}, ...kids);
@@ -30,7 +38,12 @@ function build(node) {
 
 function code(node) {
   const text = node.kids[0];
-  const head = h('div', { class: 'code-head' }, h('span', {}, node.lang || ''), copyButton(() => text));
+  const head = h(
+    'div',
+    { class: 'code-head' },
+    h('span', {}, node.lang || ''),
+    copyButton(() => text),
+  );
   return h('div', { class: 'code' }, head, h('pre', { tabIndex: 0 }, h('code', {}, text)));
 }
 
