@@ -7,3 +7,5 @@ pub mod config;
 pub mod event;
 pub mod net;
 pub mod store;
+#[cfg(test)]
+mod testing;
