@@ -181,9 +181,8 @@ pub fn schedule(agent: &Arc<Agent>) {
         let cell = Arc::new(Mutex::new(Some(job)));
         let (theirs, agent_) = (cell.clone(), agent.clone());
         let spawned = thread.spawn(move || {
-            if let Some(job) = theirs.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                work(&agent_, job);
-            }
+            let job = theirs.lock().unwrap_or_else(PoisonError::into_inner).take();
+            job.into_iter().for_each(|job| work(&agent_, job));
         });
         if let Err(error) = spawned {
             log::error!("no thread for a turn: {error}; trying again in 1 s");
@@ -199,7 +198,7 @@ fn work(agent: &Arc<Agent>, mut job: Job) {
     let permit = METERS.turns.take(1, usize::MAX);
     let done = catch_unwind(AssertUnwindSafe(|| turn::run(agent, &mut job)));
     let pause = done.unwrap_or_else(|_| {
-        drop(METERS.panics.take(1, usize::MAX).map(std::mem::forget));
+        METERS.panics.count();
         log::error!("turn {} of tab {} ended by a fault in Siskin", job.turn, job.tab);
         job.ending = Some(Ending::panicked());
         Pause::Later(Duration::ZERO)
