@@ -429,10 +429,8 @@ impl Turn<'_> {
                 self.pen.write(&[row])?;
             }
         }
-        for (call_id, name) in self.agent.store.calls_without_result(self.job.tab, self.job.turn)? {
-            let call = Call { id: call_id, name, arguments: String::new(), good: false };
-            self.not_run(&[call], "the turn ended by a fault before this call's result was written")?;
-        }
+        let newest = self.agent.store.answer_calls(self.job.tab, self.job.turn)?;
+        self.pen.lives.change(self.pen.tab, |live| live.newest = newest);
         Ok(())
     }
 }

@@ -19,9 +19,9 @@ use crate::chunk::{
 };
 use rusqlite::{OptionalExtension, ffi, params};
 
-const NEVER_STARTED: &str = "the server stopped before this call was started";
-const STARTED: &str = "this call was started, then the server stopped; its effect is not known";
-const BROKE_OFF: &str = "\n[the server stopped while this call ran; what it did after this is not known]";
+const NEVER_STARTED: &str = "the turn ended before this call was started";
+const STARTED: &str = "this call was started, then the turn ended; its effect is not known";
+const BROKE_OFF: &str = "\n[the turn ended while this call ran; what it did after this is not known]";
 const INTERRUPTED: &str = "The server stopped while this turn ran.";
 
 /// A turn that was left.
@@ -75,7 +75,21 @@ fn left_running(conn: &Connection) -> rusqlite::Result<Vec<Left>> {
     found.collect()
 }
 
-fn mend(conn: &Connection, budget: &Budget, left: &Left) -> Result<(), Fault> {
+impl Store {
+    /// Gives each call of a running turn that has no whole result one that says what is known, as the repair at start
+    /// does. For a turn that a fault ended; gives the tab's newest seq.
+    pub fn answer_calls(&self, tab: TabNo, turn: TurnNo) -> Stored<Seq> {
+        self.write(Durable::Later, |tx| {
+            let sql = "SELECT first_seq FROM turns WHERE no = ?1 AND tab = ?2";
+            let first = tx.query_row(sql, [turn.0, tab.0], |row| row.get::<_, u32>(0))?.into();
+            answer(tx, self.budget, &Left { turn, tab, first })?;
+            Ok(newest(tx, tab)?)
+        })
+    }
+}
+
+/// Gives calls their results; gives the turn's last step.
+fn answer(conn: &Connection, budget: &Budget, left: &Left) -> Result<u32, Fault> {
     let Left { turn, tab, .. } = *left;
     let (calls, step) = unanswered(conn, left)?;
     for call in &calls {
@@ -84,6 +98,12 @@ fn mend(conn: &Connection, budget: &Budget, left: &Left) -> Result<(), Fault> {
             append_in(conn, budget, tab, &[row(conn, left, call.step, Role::Tool, Kind::ToolResult, data)?])?;
         }
     }
+    Ok(step)
+}
+
+fn mend(conn: &Connection, budget: &Budget, left: &Left) -> Result<(), Fault> {
+    let Left { turn, tab, .. } = *left;
+    let step = answer(conn, budget, left)?;
     let data =
         json(&SystemData { kind: "interrupted".into(), text: INTERRUPTED.into(), ..SystemData::default() });
     let last = row(conn, left, step, Role::System, Kind::System, data)?;
