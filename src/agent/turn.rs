@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 pub struct Ending {
     stop: StopReason,
     last: Option<Last>,
+    /// a fault broke the turn off: the log may lack results
+    broken: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -48,24 +50,24 @@ const ERROR_BYTES: usize = 4096;
 
 impl Ending {
     fn clean(stop: StopReason) -> Ending {
-        Ending { stop, last: None }
+        Ending { stop, last: None, broken: false }
     }
 
     fn system(stop: StopReason, kind: &str, text: &str) -> Ending {
         let data = SystemData { kind: kind.to_owned(), text: text.to_owned(), ..Default::default() };
-        Ending { stop, last: Some(Last::System(data)) }
+        Ending { stop, last: Some(Last::System(data)), broken: false }
     }
 
     fn error(stop: StopReason, message: &str, status: Option<u16>, retryable: bool) -> Ending {
         let room = ERROR_BYTES - 128;
         let message = message.split_at(escaped_fit(message, room)).0.to_owned();
-        Ending { stop, last: Some(Last::Error(ErrorData { message, status, retryable })) }
+        Ending { stop, last: Some(Last::Error(ErrorData { message, status, retryable })), broken: false }
     }
 
     /// A fault in Siskin itself.
     pub fn panicked() -> Ending {
         let message = "a fault in Siskin ended this turn; the log of the service says where. Send it again to go on";
-        Ending::error(StopReason::Error, message, None, true)
+        Ending { broken: true, ..Ending::error(StopReason::Error, message, None, true) }
     }
 
     fn stopped(agent: &Agent) -> Ending {
@@ -80,7 +82,8 @@ impl Ending {
             StoreError::Full(what) => format!("the budget {what} is full"),
             StoreError::NoSpace(text) | StoreError::Broken(text) => text.clone(),
         };
-        Ending::error(StopReason::Error, &format!("the store failed: {text}"), None, true)
+        let text = format!("the store failed: {text}");
+        Ending { broken: true, ..Ending::error(StopReason::Error, &text, None, true) }
     }
 
     fn status(&self) -> TurnStatus {
@@ -251,7 +254,7 @@ impl Turn<'_> {
             step: Some(self.job.step),
             ..Default::default()
         };
-        Ending { stop: StopReason::Refused, last: Some(Last::System(data)) }
+        Ending { stop: StopReason::Refused, last: Some(Last::System(data)), broken: false }
     }
 
     /// The answer ended without calls.
@@ -394,7 +397,9 @@ impl Turn<'_> {
     }
 
     fn try_seal(&mut self, ending: &Ending) -> Result<(), StoreError> {
-        self.close_open()?;
+        if ending.broken {
+            self.mend()?;
+        }
         let seq = self.pen.next_seq();
         self.pen.step = self.job.step.max(1);
         let last = ending.last.as_ref().map(|last| match last {
@@ -415,7 +420,7 @@ impl Turn<'_> {
     }
 
     /// After a fault a chunk may still be open, and calls may lack their results: both are mended in the log.
-    fn close_open(&self) -> Result<(), StoreError> {
+    fn mend(&self) -> Result<(), StoreError> {
         let open = self.pen.lives.look(self.pen.tab, |live| live.open.clone()).flatten();
         if let Some(open) = open {
             let mut row = open.row();
