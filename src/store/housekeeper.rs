@@ -118,8 +118,9 @@ impl Store {
         let (_, frames, copied) = run("NOOP")?;
         let (busy, ..) = run(how)?;
         if frames > copied {
-            // The log before the copy, the database after it.
-            self.counts.checkpoint_syncs.fetch_add(2, Relaxed);
+            // The log before the copy, the database after it; a new connection's first sync is one of the folder, too.
+            let syncs = if how == "PASSIVE" { 3 } else { 2 };
+            self.counts.checkpoint_syncs.fetch_add(syncs, Relaxed);
         }
         Ok(!busy)
     }
