@@ -1,7 +1,6 @@
 //! Paired devices. Their tokens are known by hash only. Commits are synced: a revoked phone stays revoked.
 
 use super::*;
-use crate::budget::METERS;
 use crate::chunk::DeviceNo;
 use rusqlite::{OptionalExtension, params};
 
@@ -49,7 +48,8 @@ impl Store {
         })
     }
 
-    /// The device of a token, unless it was unused for 90 days; notes the use at most once an hour, without a sync.
+    /// The device of a token, unless it was unused for 90 days; notes the use at most once an hour, without a
+    /// sync.
     pub fn device_of(&self, token_hash: &[u8; 32]) -> Stored<Option<DeviceNo>> {
         self.device_at(token_hash, now())
     }
@@ -91,7 +91,8 @@ impl Store {
     }
 }
 
-/// Whether a device was unused for too long. A clock that is wrong, now or when the device was last seen, ends nothing.
+/// Whether a device was unused for too long. A clock that is wrong, now or when the device was last seen,
+/// ends nothing.
 fn is_over(seen: Millis, at: Millis) -> bool {
     seen >= CLOCK_MIN && at - seen > UNUSED_MAX
 }

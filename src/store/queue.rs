@@ -1,7 +1,7 @@
 //! Queued messages, and the memory of what was sent.
 //!
-//! A send is remembered for as long as its tab is there: one small row a message, and so the same client id never
-//! means two messages, however late it comes again.
+//! A send is remembered for as long as its tab is there: one small row a message, and so the same client id
+//! never means two messages, however late it comes again.
 
 use super::fault::Fault;
 use super::log::{append_in, u32_of};
@@ -28,7 +28,8 @@ impl Store {
         })
     }
 
-    /// Queues a message and remembers its send. [`StoreError::Full`] names `queue` when the tab's queue is full.
+    /// Queues a message and remembers its send. [`StoreError::Full`] names `queue` when the tab's queue is
+    /// full.
     pub fn enqueue(&self, tab: TabNo, client_id: &str, text: &str) -> Stored<MessageNo> {
         self.write(Durable::Later, |tx| {
             self.room(tx)?;
@@ -43,7 +44,8 @@ impl Store {
             }
             let no = tx
                 .prepare_cached(
-                    "INSERT INTO queue (tab, client_id, created_at, text) VALUES (?1, ?2, ?3, ?4) RETURNING no",
+                    "INSERT INTO queue (tab, client_id, created_at, text)
+                     VALUES (?1, ?2, ?3, ?4) RETURNING no",
                 )?
                 .query_row(params![tab.0, client_id, now(), text], |row| u32_of(row, 0))?;
             let message = MessageNo(no);

@@ -1,12 +1,13 @@
-//! After a crash: what was running is brought to an end that the provider will accept and that never changes again.
+//! After a crash: what was running is brought to an end that the provider will accept and that never changes
+//! again.
 //!
-//! For each turn that was waiting for a slot or running, in one synced transaction: each call without a result gets one
-//! that says what is known of it; a call whose last part never came is marked as cut; a result that broke off gets a
-//! last part; then a `system` row `interrupted`, and the turn is sealed. A turn that waits for its owner goes on
-//! waiting. What is read are the rows of those turns only, one at a time.
+//! For each turn that was waiting for a slot or running, in one synced transaction: each call without a
+//! result gets one that says what is known of it; a call whose last part never came is marked as cut; a
+//! result that broke off gets a last part; then a `system` row `interrupted`, and the turn is sealed. A turn
+//! that waits for its owner goes on waiting. What is read are the rows of those turns only, one at a time.
 //!
-//! A database that SQLite found damaged while the server ran is marked as suspect. It is checked as a whole at the next
-//! start, and moved aside if it is damaged indeed; a start without the mark checks nothing.
+//! A database that SQLite found damaged while the server ran is marked as suspect. It is checked as a whole
+//! at the next start, and moved aside if it is damaged indeed; a start without the mark checks nothing.
 
 use super::conn::{OpenFault, Rung};
 use super::fault::Fault;
@@ -201,7 +202,8 @@ pub(super) fn mark_suspect(path: &Path) {
     }
 }
 
-/// Opens, and checks the whole database if it is marked as suspect. The mark goes once it is clear what to do.
+/// Opens, and checks the whole database if it is marked as suspect. The mark goes once it is clear what to
+/// do.
 pub(super) fn still_suspect(
     path: &Path,
     open: impl FnOnce() -> Result<(Connection, Rung), OpenFault>,

@@ -1,13 +1,12 @@
 //! Tabs: list, make, change, purge.
 //!
-//! A purge marks its tab first, so that it is gone for everyone at once; then it erases a bounded number of rows a
-//! transaction. The housekeeper goes on with a purge that a killed server left.
+//! A purge marks its tab first, so that it is gone for everyone at once; then it erases a bounded number of
+//! rows a transaction. The housekeeper goes on with a purge that a killed server left.
 
 use super::fault::Fault;
 use super::log::{id, word_of};
 use super::turns::usage_from;
 use super::*;
-use crate::budget::METERS;
 use crate::chunk::{StopReason, TabNo};
 use rusqlite::{OptionalExtension, params};
 
@@ -48,7 +47,8 @@ impl Store {
             }
             let mut statement = tx.prepare_cached(
                 "INSERT INTO tabs (title, model, effort, workdir, position, created_at, changed_at)
-                 VALUES (?1, ?2, ?3, ?4, 1 + coalesce((SELECT max(position) FROM tabs), 0), ?5, ?5) RETURNING no",
+                 VALUES (?1, ?2, ?3, ?4, 1 + coalesce((SELECT max(position) FROM tabs), 0), ?5, ?5)
+                 RETURNING no",
             )?;
             let values = params![new.title, new.model, new.effort, new.workdir, now()];
             let no = TabNo(statement.query_row(values, |row| row.get(0))?);
@@ -81,8 +81,8 @@ impl Store {
         })
     }
 
-    /// Erases a tab and its rows, a bounded number per transaction, and gives their space back to the disk. Its turn
-    /// must have ended. `false` if there is no such tab.
+    /// Erases a tab and its rows, a bounded number per transaction, and gives their space back to the disk.
+    /// Its turn must have ended. `false` if there is no such tab.
     pub fn purge_tab(&self, tab: TabNo) -> Stored<bool> {
         let marked = self.write(Durable::Other, |tx| {
             Ok(tx.execute(
@@ -193,7 +193,8 @@ fn erase_some(conn: &Connection, tab: TabNo) -> rusqlite::Result<bool> {
     }
     for (table, key) in [("calls", "call_id"), ("sends", "client_id"), ("queue", "no"), ("approvals", "no")] {
         let sql = format!(
-            "DELETE FROM {table} WHERE tab = ?1 AND {key} IN (SELECT {key} FROM {table} WHERE tab = ?1 LIMIT ?2)"
+            "DELETE FROM {table} WHERE tab = ?1
+             AND {key} IN (SELECT {key} FROM {table} WHERE tab = ?1 LIMIT ?2)"
         );
         if conn.execute(&sql, [i64::from(tab.0), PURGE_ROWS])? > 0 {
             return Ok(true);

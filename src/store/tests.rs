@@ -94,6 +94,21 @@ fn every_journal_keeps_a_turn_and_can_become_another() {
 }
 
 #[test]
+fn a_disk_that_refuses_shared_memory_gets_the_next_journal() {
+    let dir = Dir::new();
+    std::fs::create_dir(with_suffix(&file(&dir), "-shm")).unwrap();
+    let store = Store::open(dir.path(), &Budget::ROUTER).unwrap();
+    assert_eq!(store.status().journal, "wal-exclusive");
+    let tab = store.create_tab(&NewTab::default()).unwrap().no;
+    let turn = begin(&store, tab, 1);
+    seal(&store, tab, turn);
+    assert_eq!(store.status().turn_syncs, 1);
+    drop(store);
+    let store = Store::open(dir.path(), &Budget::ROUTER).unwrap();
+    assert_eq!(all_rows(&store, tab).len(), 1);
+}
+
+#[test]
 fn a_killed_exclusive_journal_is_read_back_by_every_other() {
     for rung in [Rung::Wal, Rung::WalExclusive, Rung::Truncate] {
         let dir = Dir::new();

@@ -12,6 +12,9 @@ use rusqlite::{OptionalExtension, params};
 /// Most steps that one list of turns holds, so that its size is bounded whatever the turns were like.
 const STEPS_MAX: usize = 1000;
 
+const STEP: &str = "SELECT step, model, outcome, prefix_blocks, prefix_hash,
+    input, cache_read, cache_write, output FROM steps WHERE turn = ?1";
+
 impl CallState {
     fn word(self) -> &'static str {
         match self {
@@ -27,8 +30,8 @@ impl CallState {
 }
 
 impl Store {
-    /// Begins a turn, in one commit without a sync: the turn, its rows, the queued messages that they are, and the
-    /// send. Refused with [`StoreError::NoSpace`] when the database is at its limit.
+    /// Begins a turn, in one commit without a sync: the turn, its rows, the queued messages that they are,
+    /// and the send. Refused with [`StoreError::NoSpace`] when the database is at its limit.
     pub fn begin_turn(&self, begin: BeginTurn<'_>) -> Stored<TurnNo> {
         let BeginTurn { tab, rows, consumed, sent, status } = begin;
         self.write(Durable::Later, |tx| {
@@ -101,10 +104,7 @@ impl Store {
     /// One request of a turn.
     pub fn step(&self, turn: TurnNo, step: u32) -> Stored<Option<Step>> {
         self.read(|conn| {
-            let mut statement = conn.prepare_cached(
-                "SELECT step, model, outcome, prefix_blocks, prefix_hash, input, cache_read, cache_write, output
-                 FROM steps WHERE turn = ?1 AND step = ?2",
-            )?;
+            let mut statement = conn.prepare_cached(&format!("{STEP} AND step = ?2"))?;
             Ok(statement.query_row([turn.0, step], step_from).optional()?)
         })
     }
@@ -275,10 +275,7 @@ fn add_to_tab(conn: &Connection, tab: TabNo, stop: StopReason, usage: &Usage) ->
 }
 
 fn steps_of(conn: &Connection, turn: TurnNo) -> rusqlite::Result<Vec<Step>> {
-    let mut statement = conn.prepare_cached(
-        "SELECT step, model, outcome, prefix_blocks, prefix_hash, input, cache_read, cache_write, output
-         FROM steps WHERE turn = ?1 ORDER BY step LIMIT ?2",
-    )?;
+    let mut statement = conn.prepare_cached(&format!("{STEP} ORDER BY step LIMIT ?2"))?;
     statement.query_map(params![turn.0, STEPS_MAX as i64], step_from)?.collect()
 }
 
