@@ -1,7 +1,8 @@
 //! Connections: the ladder of journals, and what is set on each connection.
 //!
-//! Read first: sqlite.org/wal.html and sqlite.org/pragma.html. Some routers' flash filesystems refuse the shared
-//! memory map that WAL needs, and say so only at the first real use. So each rung is tried with a real write:
+//! Read first: sqlite.org/wal.html and sqlite.org/pragma.html. Some routers' flash filesystems refuse the
+//! shared memory map that WAL needs, and say so only at the first real use. So each rung is tried with a real
+//! write:
 //!
 //! 1. [`Rung::Wal`]: one writer and one reader, which does not wait while the writer syncs;
 //! 2. [`Rung::WalExclusive`]: the index of the log in this process's heap, so one connection for all;
@@ -36,10 +37,10 @@ impl Rung {
     pub fn promise(self) -> &'static str {
         match self {
             Rung::Wal | Rung::WalExclusive => {
-                "a sealed turn survives a power cut; an accepted message and a sealed chunk survive a killed server"
+                "a sealed turn survives a power cut, and what was accepted or shown survives a killed server"
             }
             Rung::Truncate => {
-                "every commit survives a power cut, at several syncs a commit: this disk does not allow one sync a turn"
+                "every commit survives a power cut, at several syncs each: this disk allows no better"
             }
         }
     }
@@ -80,8 +81,8 @@ impl From<rusqlite::Error> for OpenFault {
     }
 }
 
-/// Memory that SQLite keeps of the file for each connection, in KiB. Small, so that it does not grow with the log:
-/// a page needs the way down the tree and its leaves, and the kernel keeps the rest.
+/// Memory that SQLite keeps of the file for each connection, in KiB. Small, so that it does not grow with the
+/// log: a page needs the way down the tree and its leaves, and the kernel keeps the rest.
 const CACHE_KIB: usize = 192;
 /// Statements kept ready: about 4 KiB each.
 const STATEMENTS: usize = 32;
@@ -149,20 +150,29 @@ fn connect(path: &Path, budget: &Budget, rung: Rung) -> rusqlite::Result<Connect
          PRAGMA cell_size_check=ON;
          PRAGMA secure_delete=FAST;
          PRAGMA wal_autocheckpoint=0;
-         PRAGMA journal_size_limit={}",
-        budget.wal_bytes
+         PRAGMA journal_size_limit={};
+         PRAGMA max_page_count={}",
+        budget.wal_bytes,
+        most_pages(budget)
     ))?;
     Ok(conn)
 }
 
-/// Whether the disk refuses the journal, so that the next rung may work.
+/// Turns that run while `store_bytes` is passed may end; a tenth more is room enough, and then the database
+/// is full.
+fn most_pages(budget: &Budget) -> usize {
+    (budget.store_bytes / 10 * 11 + 1024 * 1024) / 4096
+}
+
+/// Whether the disk refuses the journal, so that the next rung may work. Shared memory that cannot be opened
+/// for writing is told as a read-only database.
 fn is_refusal(fault: &OpenFault) -> bool {
     use ErrorCode::*;
     match fault {
         OpenFault::NoJournal => true,
         OpenFault::Sql(error) => matches!(
             error.sqlite_error_code(),
-            Some(SystemIoFailure | CannotOpen | FileLockingProtocolFailed | NoLargeFileSupport)
+            Some(SystemIoFailure | CannotOpen | ReadOnly | FileLockingProtocolFailed | NoLargeFileSupport)
         ),
         _ => false,
     }

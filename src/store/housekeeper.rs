@@ -1,13 +1,12 @@
 //! What is done beside the turns: sizes, checkpoints, the sync of what waits long, the rest of a purge.
 //!
-//! A checkpoint copies the write-ahead log into the database and syncs both. On rung 1 it does so on a connection of
-//! its own, so that nobody waits; the writer is held only to begin the log anew. The first commit after that syncs the
-//! new log's header, so one is made at once, for a turn not to meet it.
+//! A checkpoint copies the write-ahead log into the database and syncs both. On rung 1 it does so on a
+//! connection of its own, so that nobody waits; the writer is held only to begin the log anew. The first
+//! commit after that syncs the new log's header, so one is made at once, for a turn not to meet it.
 
 use super::conn::Rung;
 use super::fault::{Fault, at_limit};
 use super::*;
-use crate::budget::METERS;
 use std::time::Duration;
 
 /// No write for this long, and the log is emptied.
@@ -18,12 +17,15 @@ const UNSYNCED: Duration = Duration::from_secs(60);
 /// What the housekeeper remembers.
 #[derive(Default)]
 pub(super) struct House {
+    /// the size was warned of
     warned: bool,
+    /// no purge is left from before the start
+    swept: bool,
 }
 
 impl Store {
-    /// One round of the housekeeper, called every second by its thread: sizes, checkpoints when idle or when the
-    /// write-ahead log passes `wal_bytes`, sync of turns that run longer than a minute.
+    /// One round of the housekeeper, called every second by its thread: sizes, checkpoints when idle or when
+    /// the write-ahead log passes `wal_bytes`, sync of turns that run longer than a minute.
     pub fn housekeep(&self) {
         let (bytes, _) = self.measure();
         self.warn_of_size(bytes);
@@ -45,7 +47,8 @@ impl Store {
         (bytes, wal)
     }
 
-    /// Refuses what begins something new when the database is at its limit. Pages that a purge freed count as room.
+    /// Refuses what begins something new when the database is at its limit. Pages that a purge freed count as
+    /// room.
     pub(super) fn room(&self, conn: &Connection) -> Result<(), Fault> {
         let number = |sql| -> rusqlite::Result<u64> {
             let n: i64 = conn.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
@@ -89,10 +92,15 @@ impl Store {
             }
             return Ok(());
         }
-        if self.rung == Rung::Wal {
-            let side = conn::another(&self.path, self.budget)?;
-            self.run_checkpoint(&side, "PASSIVE")?;
+        let side = match self.rung {
+            Rung::Wal => Some(conn::another(&self.path, self.budget)?),
+            _ => None,
+        };
+        if let Some(side) = &side {
+            self.run_checkpoint(side, "PASSIVE")?;
         }
+        // At once: a commit that came between would begin the log anew, and sync its header in the path of a
+        // turn.
         let mut guard = self.writer();
         let Some(writer) = guard.as_mut() else { return Ok(()) };
         if self.run_checkpoint(&writer.conn, "TRUNCATE")? {
@@ -118,8 +126,10 @@ impl Store {
         let (_, frames, copied) = run("NOOP")?;
         let (busy, ..) = run(how)?;
         if frames > copied {
-            // The log before the copy, the database after it.
-            self.counts.checkpoint_syncs.fetch_add(2, Relaxed);
+            // The log before the copy, the database after it; a new connection's first sync is one of the
+            // folder, too.
+            let syncs = if how == "PASSIVE" { 3 } else { 2 };
+            self.counts.checkpoint_syncs.fetch_add(syncs, Relaxed);
         }
         Ok(!busy)
     }
@@ -135,11 +145,17 @@ impl Store {
     }
 
     fn go_on_purging(&self) {
-        let half = self.read(|conn| Ok(tabs::half_purged(conn)?));
-        if let Ok(Some(tab)) = half
-            && let Err(error) = self.erase(tab)
-        {
-            ::log::warn!("cannot go on purging tab {tab}: {error}");
+        if lock_of(&self.house).swept {
+            return;
+        }
+        match self.read(|conn| Ok(tabs::half_purged(conn)?)) {
+            Ok(None) => lock_of(&self.house).swept = true,
+            Ok(Some(tab)) => {
+                if let Err(error) = self.erase(tab) {
+                    ::log::warn!("cannot go on purging tab {tab}: {error}");
+                }
+            }
+            Err(_) => {}
         }
     }
 
@@ -150,5 +166,76 @@ impl Store {
             ::log::warn!("{}", at_limit(bytes, self.budget.store_bytes as u64));
         }
         house.warned = much;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    /// As if the last commits had come `ago` earlier.
+    fn age(store: &Store, ago: Duration) {
+        let mut guard = store.writer();
+        let writer = guard.as_mut().unwrap();
+        writer.written = writer.written.and_then(|at| at.checked_sub(ago));
+        writer.unsynced = writer.unsynced.and_then(|at| at.checked_sub(ago));
+    }
+
+    #[test]
+    fn an_idle_store_is_checkpointed_once() {
+        let (_dir, store, tab) = store();
+        let turn = begin(&store, tab, 1);
+        let long = "x".repeat(8000);
+        (2..20).for_each(|seq| store.append(tab, &[text_row(turn, seq, 1, &long)]).unwrap());
+        let before = store.status();
+        store.housekeep();
+        assert_eq!(store.status(), before, "nothing is due");
+        age(&store, IDLE);
+        store.housekeep();
+        let after = store.status();
+        assert!(after.wal_bytes < 16 * 1024 && before.wal_bytes > 100 * 1024);
+        assert!(after.checkpoint_syncs > before.checkpoint_syncs);
+        age(&store, UNSYNCED);
+        store.housekeep();
+        assert_eq!(store.status(), after, "nothing was written since");
+    }
+
+    #[test]
+    fn a_turn_that_runs_long_is_synced_once_a_minute_and_counted_apart() {
+        let (_dir, store, tab) = store();
+        let turn = begin(&store, tab, 1);
+        age(&store, UNSYNCED - IDLE);
+        store.append(tab, &[text_row(turn, 2, 1, "still at it")]).unwrap();
+        let before = store.status();
+        store.sync_what_waits();
+        assert_eq!(store.status().other_syncs, before.other_syncs);
+        store.writer().as_mut().unwrap().unsynced = Instant::now().checked_sub(UNSYNCED);
+        store.sync_what_waits();
+        store.sync_what_waits();
+        let after = store.status();
+        assert_eq!((after.other_syncs, after.turn_syncs), (before.other_syncs + 1, before.turn_syncs));
+    }
+
+    #[test]
+    fn a_seal_leaves_nothing_to_sync() {
+        let (_dir, store, tab) = store();
+        let turn = begin(&store, tab, 1);
+        assert!(store.writer().as_ref().unwrap().unsynced.is_some());
+        seal(&store, tab, turn);
+        assert!(store.writer().as_ref().unwrap().unsynced.is_none());
+    }
+
+    #[test]
+    fn a_database_near_its_limit_is_warned_of_once() {
+        let (_dir, store, _) = store();
+        let limit = Budget::ROUTER.store_bytes as u64;
+        let warned = |bytes| {
+            store.warn_of_size(bytes);
+            lock_of(&store.house).warned
+        };
+        assert!(!warned(limit / 100 * 79));
+        assert!(warned(limit / 100 * 81));
+        assert!(!warned(limit / 2));
     }
 }

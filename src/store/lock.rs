@@ -33,7 +33,8 @@ impl Lock {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(held(dir, &mut file)),
             Err(e) => return Err(format!("cannot lock {}: {e}; give another --data", path.display())),
         }
-        // The pid only helps whoever is refused; a disk too full to hold it does not keep the server from starting.
+        // The pid only helps whoever is refused; a disk too full to hold it does not keep the server from
+        // starting.
         if let Err(e) = write_pid(&mut file) {
             ::log::warn!("cannot write the pid to {}: {e}", path.display());
         }

@@ -1,6 +1,7 @@
 //! The log: append, and read a row, some rows, or the sizes of a page.
 //!
-//! Every read is one walk along a tab's stretch of the `chunks` tree, so its cost does not depend on the log's length.
+//! Every read is one walk along a tab's stretch of the `chunks` tree, so its cost does not depend on the
+//! log's length.
 
 use super::fault::{Fault, unknown_word};
 use super::*;
@@ -29,8 +30,8 @@ impl Store {
         })
     }
 
-    /// Rows after `after` up to and with `upto`, ascending: as many as fit `bytes_max` of data and opaque, at most
-    /// `page_rows` of the budget, at least one if any.
+    /// Rows after `after` up to and with `upto`, ascending: as many as fit `bytes_max` of data and opaque, at
+    /// most `page_rows` of the budget, at least one if any.
     pub fn rows(&self, tab: TabNo, after: Seq, upto: Seq, bytes_max: usize) -> Stored<Vec<Row>> {
         if after >= upto || after >= SEQ_MAX {
             return Ok(Vec::new());
@@ -54,8 +55,8 @@ impl Store {
         })
     }
 
-    /// The sizes of a page's rows, ascending: at most `rows_max`, at most `bytes_max`, at least one if any. Reads no
-    /// data: SQLite tells the length from the row's header.
+    /// The sizes of a page's rows, ascending: at most `rows_max`, at most `bytes_max`, at least one if any.
+    /// Reads no data: SQLite tells the length from the row's header.
     pub fn page(&self, tab: TabNo, edge: Edge, rows_max: usize, bytes_max: usize) -> Stored<Vec<RowSize>> {
         let (low, high) = (id(tab, 0), id(tab, SEQ_MAX));
         let (low, high, order) = match edge {
@@ -66,7 +67,8 @@ impl Store {
         };
         let most = int(rows_max.clamp(1, self.budget.page_rows) as u64);
         let sql = format!(
-            "SELECT id & 4294967295, octet_length(data) FROM chunks WHERE id > ?1 AND id <= ?2 ORDER BY id {order} LIMIT ?3"
+            "SELECT id & 4294967295, octet_length(data) FROM chunks
+             WHERE id > ?1 AND id <= ?2 ORDER BY id {order} LIMIT ?3"
         );
         let mut sizes = self.read(|conn| {
             let mut statement = conn.prepare_cached(&sql)?;
@@ -111,11 +113,12 @@ pub(super) fn append_in(conn: &Connection, budget: &Budget, tab: TabNo, rows: &[
     if !exists {
         return Err(Fault::broken(format!("tab {tab} does not exist; its rows are not kept")));
     }
-    let mut next = newest(conn, tab)? + 1;
+    let first = newest(conn, tab)? + 1;
     let mut statement = conn.prepare_cached(
-        "INSERT INTO chunks (id, turn, step, role, type, created_at, data, opaque) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        "INSERT INTO chunks (id, turn, step, role, type, created_at, data, opaque)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )?;
-    for row in rows {
+    for (next, row) in (first..).zip(rows) {
         check_row(budget, tab, next, row)?;
         statement.execute(params![
             id(tab, row.seq),
@@ -127,7 +130,6 @@ pub(super) fn append_in(conn: &Connection, budget: &Budget, tab: TabNo, rows: &[
             row.data,
             row.opaque
         ])?;
-        next += 1;
     }
     Ok(())
 }
@@ -174,4 +176,176 @@ pub(super) fn word_of<T>(
 ) -> rusqlite::Result<T> {
     let word = row.get_ref(column)?.as_str()?;
     parse(word).ok_or_else(|| unknown_word(column, word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A log of rows with texts of these lengths.
+    fn log_of(lengths: &[usize]) -> (Dir, Store, TabNo, Vec<Row>) {
+        let (dir, store, tab) = store();
+        // Neighbours, whose rows must never show.
+        let other = store.create_tab(&NewTab::default()).unwrap().no;
+        let turn = TurnNo(1);
+        let rows: Vec<Row> = lengths
+            .iter()
+            .enumerate()
+            .map(|(at, length)| text_row(turn, at as Seq + 1, 1, &"é".repeat(*length)))
+            .collect();
+        for row in &rows {
+            store.append(tab, std::slice::from_ref(row)).unwrap();
+            store.append(other, &[text_row(turn, row.seq, 1, "other")]).unwrap();
+        }
+        (dir, store, tab, rows)
+    }
+
+    /// What protocol.md says of a page, computed the simple way.
+    fn expected(rows: &[Row], edge: Edge, rows_max: usize, bytes_max: usize) -> Vec<RowSize> {
+        let fits = |row: &&Row| match edge {
+            Edge::Tail => true,
+            Edge::Before(seq) => row.seq < seq,
+            Edge::After(seq) => row.seq > seq,
+        };
+        let mut found: Vec<&Row> = rows.iter().filter(fits).collect();
+        let newest_first = !matches!(edge, Edge::After(_));
+        if newest_first {
+            found.reverse();
+        }
+        let mut sum = 0;
+        let mut page = Vec::new();
+        for row in found.into_iter().take(rows_max) {
+            sum += row.data.len();
+            if sum > bytes_max && !page.is_empty() {
+                break;
+            }
+            page.push(RowSize { seq: row.seq, bytes: row.data.len() as u32 });
+        }
+        if newest_first {
+            page.reverse();
+        }
+        page
+    }
+
+    fn any_edge() -> impl Strategy<Value = Edge> {
+        let seq = prop_oneof![0u64..40, Just(u32::MAX as u64), Just(u32::MAX as u64 + 1), Just(u64::MAX)];
+        prop_oneof![Just(Edge::Tail), seq.clone().prop_map(Edge::Before), seq.prop_map(Edge::After),]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_page_is_what_the_protocol_says(
+            lengths in prop::collection::vec(prop_oneof![0usize..100, 1000usize..6000], 0..30),
+            asked in prop::collection::vec((any_edge(), 1usize..40, 0usize..20_000), 1..20),
+        ) {
+            let (_dir, store, tab, rows) = log_of(&lengths);
+            for (edge, rows_max, bytes_max) in asked {
+                let page = store.page(tab, edge, rows_max, bytes_max).unwrap();
+                prop_assert_eq!(page, expected(&rows, edge, rows_max, bytes_max), "{:?}", edge);
+            }
+        }
+
+        #[test]
+        fn pages_and_rows_walk_the_whole_log_within_their_bounds(
+            lengths in prop::collection::vec(0usize..3000, 1..40),
+            bytes_max in 0usize..20_000,
+        ) {
+            let (_dir, store, tab, rows) = log_of(&lengths);
+            let mut read: Vec<Row> = Vec::new();
+            while (read.len()) < rows.len() {
+                let more = store.rows(tab, read.len() as Seq, rows.len() as Seq, bytes_max).unwrap();
+                let bytes: usize = more.iter().map(|row| row.data.len()).sum();
+                prop_assert!(more.len() == 1 || (bytes <= bytes_max && !more.is_empty()));
+                read.extend(more);
+            }
+            prop_assert_eq!(&read, &rows);
+            let mut up = Seq::MAX;
+            let mut seqs: Vec<Seq> = Vec::new();
+            loop {
+                let page = store.page(tab, Edge::Before(up), 7, bytes_max).unwrap();
+                let Some(first) = page.first() else { break };
+                up = first.seq;
+                seqs.splice(0..0, page.iter().map(|size| size.seq));
+            }
+            prop_assert_eq!(seqs, (1..=rows.len() as Seq).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_row_comes_back_as_it_went_with_its_opaque_bytes() {
+        let (_dir, store, tab) = store();
+        let data = r#"{"text":"nul \u0000, é, 👍","block":0,"ms":7}"#.to_owned();
+        let row = Row {
+            opaque: Some((0..=255).collect()),
+            created_at: 1_796_000_000_123,
+            ..row_of(TurnNo(9), 1, 3, Kind::Thinking, data)
+        };
+        store.append(tab, std::slice::from_ref(&row)).unwrap();
+        assert_eq!(store.row(tab, 1).unwrap(), Some(row.clone()));
+        assert_eq!(store.rows(tab, 0, 1, 0).unwrap(), vec![row.clone()]);
+        assert_eq!(store.page(tab, Edge::Tail, 1, 0).unwrap()[0].bytes as usize, row.data.len());
+        for none in [0, 2, u32::MAX as Seq + 2, Seq::MAX] {
+            assert_eq!(store.row(tab, none).unwrap(), None);
+        }
+        assert_eq!(store.page(TabNo(u32::MAX), Edge::Tail, 10, 1000).unwrap(), []);
+    }
+
+    #[test]
+    fn a_tabs_total_and_time_are_those_of_its_last_row() {
+        let (_dir, store, tab, rows) = log_of(&[1, 2, 3]);
+        let late = Row { created_at: i64::MAX, ..text_row(TurnNo(1), 4, 1, "late") };
+        assert_eq!(store.tab(tab).unwrap().unwrap().total, rows.len() as Seq);
+        store.append(tab, &[late]).unwrap();
+        let view = store.tab(tab).unwrap().unwrap();
+        assert_eq!((view.total, view.updated_at), (4, i64::MAX));
+    }
+
+    #[test]
+    fn a_row_that_does_not_follow_or_is_too_big_is_refused_and_the_store_goes_on() {
+        let (_dir, store, tab, _) = log_of(&[1]);
+        let big = text_row(TurnNo(1), 2, 1, &"x".repeat(Budget::ROUTER.chunk_bytes));
+        for bad in [text_row(TurnNo(1), 4, 1, "a hole"), text_row(TurnNo(1), 1, 1, "again"), big] {
+            let rows = [text_row(TurnNo(1), 2, 1, "good"), bad.clone()];
+            let rows = if bad.seq == 2 { &rows[1..] } else { &rows[..] };
+            // A bug of the caller: loud where assertions are on, an error where they are not.
+            let append = std::panic::AssertUnwindSafe(|| store.append(tab, rows));
+            if let Ok(done) = std::panic::catch_unwind(append) {
+                assert!(matches!(done, Err(StoreError::Broken(_))), "{done:?}");
+            }
+            assert_eq!(store.tab(tab).unwrap().unwrap().total, 1);
+        }
+        store.append(tab, &[text_row(TurnNo(1), 2, 1, "good")]).unwrap();
+    }
+
+    #[test]
+    fn rows_of_no_tab_are_refused() {
+        let (_dir, store, _) = store();
+        let refused = store.append(TabNo(99), &[text_row(TurnNo(1), 1, 1, "a")]);
+        assert!(matches!(refused, Err(StoreError::Broken(text)) if text.contains("t99")));
+    }
+
+    #[test]
+    fn a_pages_sizes_are_read_without_the_pages_that_data_overflows_into() {
+        let (dir, store, tab) = store();
+        let text = "x".repeat(15_000);
+        let rows: Vec<Row> = (1..=200).map(|seq| text_row(TurnNo(1), seq, 1, &text)).collect();
+        store.append(tab, &rows).unwrap();
+        store.close();
+        // Overflow pages are filled with junk; a page of sizes does not notice, a row does.
+        let path = dir.path().join(FILE);
+        let mut bytes = std::fs::read(&path).unwrap();
+        for page in bytes.chunks_mut(4096) {
+            if page[4..].iter().all(|byte| *byte == b'x') {
+                page[..4].fill(0xff);
+            }
+        }
+        std::fs::write(&path, bytes).unwrap();
+        let store = Store::open(dir.path(), &Budget::ROUTER).unwrap();
+        assert_eq!(store.page(tab, Edge::Tail, 200, usize::MAX).unwrap().len(), 200);
+        assert!(store.row(tab, 100).is_err());
+    }
 }

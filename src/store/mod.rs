@@ -2,15 +2,17 @@
 //!
 //! It knows nothing of agents or sockets, and only here SQL is spoken. What it guarantees:
 //!
-//! - Rows are never changed, and follow each other from seq 1 without gaps ([`Store::append`] refuses anything else).
+//! - Rows are never changed, and follow each other from seq 1 without gaps ([`Store::append`] refuses
+//!   anything else).
 //! - What an operation wrote is committed when it returns, so a killed process loses nothing of it.
-//! - [`Store::seal_turn`] syncs once, and that sync covers every commit before it; nothing else in a turn's path waits
-//!   for the disk. Devices and settings are synced, too. All other commits wait for the next sync, at most a minute.
+//! - [`Store::seal_turn`] syncs once, and that sync covers every commit before it; nothing else in a turn's
+//!   path waits for the disk. Devices and settings are synced, too. All other commits wait for the next sync,
+//!   at most a minute.
 //! - After a crash no turn is left running: see [`repair`].
 //!
-//! What it costs: one connection that writes and, where the disk allows it, one that reads, so that reading does not
-//! wait for a sync. SQLite's heap has a hard limit (`sqlite_bytes`); no operation reads more than a page of rows, and
-//! none keeps a statement or a transaction open after it.
+//! What it costs: one connection that writes and, where the disk allows it, one that reads, so that reading
+//! does not wait for a sync. SQLite's heap has a hard limit (`sqlite_bytes`); no operation reads more than a
+//! page of rows, and none keeps a statement or a transaction open after it.
 //!
 //! Read first: `conn.rs` (journals), `schema.rs`, then sqlite.org/wal.html.
 
@@ -34,7 +36,7 @@ mod types;
 
 pub use types::*;
 
-use crate::budget::Budget;
+use crate::budget::{Budget, METERS};
 use crate::chunk::Millis;
 use conn::{OpenFault, Rung};
 use fault::Fault;
@@ -52,7 +54,8 @@ pub const FILE: &str = "siskin.db";
 /// Syncs of one commit with a rollback journal, as strace counts them.
 const ROLLBACK_SYNCS: u64 = 4;
 
-/// The database and its connections. Shared by reference; every operation is short and holds no statement after it.
+/// The database and its connections. Shared by reference; every operation is short and holds no statement
+/// after it.
 pub struct Store {
     path: PathBuf,
     budget: &'static Budget,
@@ -96,8 +99,9 @@ struct Writer {
 }
 
 impl Store {
-    /// Opens (or makes) the store in `dir`, for `serve`: takes `dir/lock`, migrates, repairs what was running.
-    /// The error is one line with cause and mend (not writable, in use by pid N, newer schema, damaged …).
+    /// Opens (or makes) the store in `dir`, for `serve`: takes `dir/lock`, migrates, repairs what was
+    /// running. The error is one line with cause and mend (not writable, in use by pid N, newer schema,
+    /// damaged …).
     pub fn open(dir: &Path, budget: &'static Budget) -> Result<Store, String> {
         Store::open_from(dir, budget, Rung::Wal)
     }
@@ -133,6 +137,10 @@ impl Store {
             house: Mutex::default(),
         };
         store.measure();
+        let counts = store.read(|conn| Ok((tabs::count_in(conn)?, devices::count_in(conn)?)));
+        let (tabs, devices) = counts.map_err(|error| error.to_string())?;
+        METERS.tabs.set(tabs);
+        METERS.devices.set(devices);
         Ok(store)
     }
 
@@ -361,7 +369,8 @@ fn open_text(fault: OpenFault, path: &Path) -> String {
     let path_text = path.display();
     match fault {
         OpenFault::Newer(version) => format!(
-            "the database {path_text} has schema {version}, this siskin knows up to {}; install the newer siskin, or give another --data",
+            "the database {path_text} has schema {version}, this siskin knows up to {}; \
+             install the newer siskin, or give another --data",
             schema::VERSION
         ),
         OpenFault::Foreign => {

@@ -1,7 +1,7 @@
 //! Queued messages, and the memory of what was sent.
 //!
-//! A send is remembered for as long as its tab is there: one small row a message, and so the same client id never
-//! means two messages, however late it comes again.
+//! A send is remembered for as long as its tab is there: one small row a message, and so the same client id
+//! never means two messages, however late it comes again.
 
 use super::fault::Fault;
 use super::log::{append_in, u32_of};
@@ -28,7 +28,8 @@ impl Store {
         })
     }
 
-    /// Queues a message and remembers its send. [`StoreError::Full`] names `queue` when the tab's queue is full.
+    /// Queues a message and remembers its send. [`StoreError::Full`] names `queue` when the tab's queue is
+    /// full.
     pub fn enqueue(&self, tab: TabNo, client_id: &str, text: &str) -> Stored<MessageNo> {
         self.write(Durable::Later, |tx| {
             self.room(tx)?;
@@ -43,7 +44,8 @@ impl Store {
             }
             let no = tx
                 .prepare_cached(
-                    "INSERT INTO queue (tab, client_id, created_at, text) VALUES (?1, ?2, ?3, ?4) RETURNING no",
+                    "INSERT INTO queue (tab, client_id, created_at, text)
+                     VALUES (?1, ?2, ?3, ?4) RETURNING no",
                 )?
                 .query_row(params![tab.0, client_id, now(), text], |row| u32_of(row, 0))?;
             let message = MessageNo(no);
@@ -142,4 +144,90 @@ fn queued_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<Queued> {
         head: shorten(&head, HEAD_BYTES).to_owned(),
         bytes: u32_of(row, 3)?.into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crate::chunk::TurnStatus;
+
+    #[test]
+    fn a_send_is_known_by_its_id_and_text() {
+        let (dir, store, tab) = store();
+        assert_eq!(store.known(tab, "c1", "hello").unwrap(), Known::New);
+        let rows = &mut [user_row(1, "hello")];
+        let sent = Some(("c1", "hello"));
+        let begin = BeginTurn { tab, rows, consumed: &[], sent, status: TurnStatus::Running };
+        let turn = store.begin_turn(begin).unwrap();
+        let message = store.enqueue(tab, "c2", "more").unwrap();
+        store.unqueue(tab, message).unwrap();
+        seal(&store, tab, turn);
+        store.close();
+        let store = Store::open(dir.path(), &Budget::ROUTER).unwrap();
+        assert_eq!(store.known(tab, "c1", "hello").unwrap(), Known::Same(Sent::Started(turn)));
+        assert_eq!(store.known(tab, "c1", "hello ").unwrap(), Known::Other);
+        assert_eq!(store.known(tab, "c2", "more").unwrap(), Known::Same(Sent::Queued(message)));
+        assert_eq!(store.known(tab, "c3", "hello").unwrap(), Known::New);
+        let other = store.create_tab(&NewTab::default()).unwrap().no;
+        assert_eq!(store.known(other, "c1", "hello").unwrap(), Known::New);
+    }
+
+    #[test]
+    fn the_same_send_twice_is_kept_once() {
+        let (_dir, store, tab) = store();
+        store.enqueue(tab, "c1", "hello").unwrap();
+        assert!(store.enqueue(tab, "c1", "hello").is_err());
+        assert_eq!(store.queue(tab).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn queued_messages_are_shown_in_order_by_their_heads_and_read_whole() {
+        let (_dir, store, tab) = store();
+        let long = "é".repeat(2000);
+        let first = store.enqueue(tab, "c1", &long).unwrap();
+        let second = store.enqueue(tab, "c2", "short").unwrap();
+        let queue = store.queue(tab).unwrap();
+        assert_eq!(queue.iter().map(|queued| queued.no).collect::<Vec<_>>(), [first, second]);
+        assert_eq!((queue[0].head.len(), queue[0].bytes), (1024, 4000));
+        assert_eq!((queue[1].head.as_str(), queue[1].bytes), ("short", 5));
+        assert_eq!(store.queued_text(tab, first).unwrap(), Some(long));
+        assert_eq!(store.queued_text(TabNo(99), first).unwrap(), None);
+        assert_eq!(store.unqueue(TabNo(99), first).unwrap(), None);
+        assert_eq!(store.unqueue(tab, first).unwrap(), Some(queue[0].clone()));
+        assert_eq!(store.unqueue(tab, first).unwrap(), None);
+        assert_eq!(store.queue(tab).unwrap(), queue[1..]);
+    }
+
+    #[test]
+    fn a_message_leaves_the_queue_in_the_commit_that_makes_it_a_row() {
+        let (_dir, store, tab) = store();
+        let turn = begin(&store, tab, 1);
+        let steered = store.enqueue(tab, "c1", "left").unwrap();
+        store.append_queued(tab, &[user_row(2, "left")], steered).unwrap();
+        assert_eq!(store.queue(tab).unwrap(), []);
+        assert!(
+            store.append_queued(tab, &[user_row(3, "left")], steered).is_err(),
+            "it was taken back meanwhile"
+        );
+        assert_eq!(store.tab(tab).unwrap().unwrap().total, 2, "and so it is no row");
+        seal(&store, tab, turn);
+        let left = [store.enqueue(tab, "c2", "a").unwrap(), store.enqueue(tab, "c3", "b").unwrap()];
+        let rows = &mut [user_row(3, "a"), user_row(4, "b"), user_row(5, "new")];
+        let sent = Some(("c4", "new"));
+        let begin = BeginTurn { tab, rows, consumed: &left, sent, status: TurnStatus::Running };
+        store.begin_turn(begin).unwrap();
+        assert_eq!(store.queue(tab).unwrap(), []);
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_names_its_limit() {
+        let (_dir, store, tab) = store();
+        for at in 0..Budget::ROUTER.queue {
+            store.enqueue(tab, &format!("c{at}"), "text").unwrap();
+        }
+        assert_eq!(store.enqueue(tab, "more", "text"), Err(StoreError::Full("queue")));
+        assert_eq!(store.known(tab, "more", "text").unwrap(), Known::New, "a refused send may come again");
+        assert!(store.enqueue(TabNo(99), "c", "text").is_err());
+    }
 }

@@ -1,12 +1,13 @@
-//! After a crash: what was running is brought to an end that the provider will accept and that never changes again.
+//! After a crash: what was running is brought to an end that the provider will accept and that never changes
+//! again.
 //!
-//! For each turn that was waiting for a slot or running, in one synced transaction: each call without a result gets one
-//! that says what is known of it; a call whose last part never came is marked as cut; a result that broke off gets a
-//! last part; then a `system` row `interrupted`, and the turn is sealed. A turn that waits for its owner goes on
-//! waiting. What is read are the rows of those turns only, one at a time.
+//! For each turn that was waiting for a slot or running, in one synced transaction: each call without a
+//! result gets one that says what is known of it; a call whose last part never came is marked as cut; a
+//! result that broke off gets a last part; then a `system` row `interrupted`, and the turn is sealed. A turn
+//! that waits for its owner goes on waiting. What is read are the rows of those turns only, one at a time.
 //!
-//! A database that SQLite found damaged while the server ran is marked as suspect. It is checked as a whole at the next
-//! start, and moved aside if it is damaged indeed; a start without the mark checks nothing.
+//! A database that SQLite found damaged while the server ran is marked as suspect. It is checked as a whole
+//! at the next start, and moved aside if it is damaged indeed; a start without the mark checks nothing.
 
 use super::conn::{OpenFault, Rung};
 use super::fault::Fault;
@@ -221,7 +222,8 @@ pub(super) fn mark_suspect(path: &Path) {
     }
 }
 
-/// Opens, and checks the whole database if it is marked as suspect. The mark goes once it is clear what to do.
+/// Opens, and checks the whole database if it is marked as suspect. The mark goes once it is clear what to
+/// do.
 pub(super) fn still_suspect(
     path: &Path,
     open: impl FnOnce() -> Result<(Connection, Rung), OpenFault>,
@@ -245,5 +247,192 @@ fn check_whole(conn: &Connection) -> rusqlite::Result<()> {
     match said.as_str() {
         "ok" => Ok(()),
         _ => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(said))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crate::chunk::Usage;
+
+    fn call_row(turn: TurnNo, seq: Seq, id: &str, part: u32) -> Row {
+        let call = ToolCall {
+            call_id: id.into(),
+            name: "search".into(),
+            arguments: "{}".into(),
+            part,
+            ..Default::default()
+        };
+        row_of(turn, seq, 1, Kind::ToolCall, json(&call))
+    }
+
+    fn result_row(turn: TurnNo, seq: Seq, id: &str, part: u32, is_error: Option<bool>) -> Row {
+        let result = ToolResult {
+            call_id: id.into(),
+            name: "search".into(),
+            result: "found".into(),
+            part,
+            is_error,
+            ..Default::default()
+        };
+        row_of(turn, seq, 1, Kind::ToolResult, json(&result))
+    }
+
+    fn begin_step(store: &Store, turn: TurnNo) {
+        let step = Step {
+            step: 1,
+            model: "demo/demo".into(),
+            outcome: StepOutcome::Open,
+            usage: Usage::default(),
+            prefix_blocks: 1,
+            prefix_hash: "00".into(),
+        };
+        store.begin_step(turn, &step).unwrap();
+    }
+
+    /// Kills the server and starts another; gives the rows that it added.
+    fn restart(dir: &Dir, tab: TabNo) -> (Dir, Store, Vec<Row>) {
+        let before = {
+            let conn = Connection::open(dir.path().join(FILE)).unwrap();
+            newest(&conn, tab).unwrap()
+        };
+        let copy = killed(dir);
+        let store = Store::open(copy.path(), &Budget::ROUTER).unwrap();
+        let rows = store.rows(tab, before, Seq::MAX, usize::MAX).unwrap();
+        (copy, store, rows)
+    }
+
+    fn results(rows: &[Row]) -> Vec<ToolResult> {
+        let of_tools = rows.iter().filter(|row| row.kind == Kind::ToolResult);
+        of_tools.map(|row| serde_json::from_str(&row.data).unwrap()).collect()
+    }
+
+    fn assert_interrupted(store: &Store, tab: TabNo, turn: TurnNo, rows: &[Row]) {
+        let last = rows.last().unwrap();
+        assert_eq!((last.kind, last.role, last.turn), (Kind::System, Role::System, turn));
+        assert!(last.data.contains(r#""kind":"interrupted""#));
+        let seen = store.turns(tab, None, 1).unwrap().remove(0);
+        assert_eq!((seen.status, seen.stop), (TurnStatus::Interrupted, Some(StopReason::Interrupted)));
+        assert_eq!(seen.last_seq, last.seq);
+        assert!(seen.sealed_at.is_some());
+        assert!(seen.steps.iter().all(|step| step.outcome != StepOutcome::Open));
+        assert_eq!(store.tab(tab).unwrap().unwrap().last_stop, Some(StopReason::Interrupted));
+    }
+
+    #[test]
+    fn a_turn_without_calls_gets_one_row_and_ends() {
+        for status in [TurnStatus::Waiting, TurnStatus::Running] {
+            let (dir, store, tab) = store();
+            let turn = begin(&store, tab, 1);
+            store.set_turn_status(turn, status).unwrap();
+            begin_step(&store, turn);
+            store.append(tab, &[text_row(turn, 2, 1, "half an ans")]).unwrap();
+            let (_copy, store, rows) = restart(&dir, tab);
+            assert_eq!(rows.len(), 1);
+            assert_interrupted(&store, tab, turn, &rows);
+            // The log goes on.
+            let next = begin(&store, tab, 4);
+            seal(&store, tab, next);
+        }
+    }
+
+    #[test]
+    fn calls_get_what_is_known_of_them() {
+        let (dir, store, tab) = store();
+        let turn = begin(&store, tab, 1);
+        begin_step(&store, turn);
+        let states = [CallState::Good, CallState::Good, CallState::Bad, CallState::Cut, CallState::Good];
+        for (at, state) in states.into_iter().enumerate() {
+            let id = format!("c{at}");
+            store.append_call(tab, &call_row(turn, at as Seq + 2, &id, 0), &id, state).unwrap();
+        }
+        store.start_call(tab, "c0").unwrap();
+        store.append(tab, &[result_row(turn, 7, "c0", 0, Some(false))]).unwrap();
+        store.start_call(tab, "c1").unwrap();
+        let (_copy, store, rows) = restart(&dir, tab);
+        let found: Vec<(String, String, Option<bool>)> = results(&rows)
+            .into_iter()
+            .map(|result| (result.call_id, result.result, result.is_error))
+            .collect();
+        let expected = [("c1", STARTED), ("c2", NEVER_STARTED), ("c4", NEVER_STARTED)];
+        let expected: Vec<_> =
+            expected.map(|(id, text)| (id.to_owned(), text.to_owned(), Some(true))).into_iter().collect();
+        assert_eq!(found, expected);
+        assert_interrupted(&store, tab, turn, &rows);
+    }
+
+    #[test]
+    fn a_call_whose_last_part_never_came_is_cut() {
+        let (dir, store, tab) = store();
+        let turn = begin(&store, tab, 1);
+        store.append(tab, &[call_row(turn, 2, "long", 0), call_row(turn, 3, "long", 1)]).unwrap();
+        let (_copy, store, rows) = restart(&dir, tab);
+        assert_eq!(store.call_state(tab, "long").unwrap(), Some(CallState::Cut));
+        assert_eq!(rows.len(), 1);
+        assert_interrupted(&store, tab, turn, &rows);
+    }
+
+    #[test]
+    fn a_result_that_broke_off_gets_a_last_part() {
+        let (dir, store, tab) = store();
+        let turn = begin(&store, tab, 1);
+        store.append_call(tab, &call_row(turn, 2, "c", 0), "c", CallState::Good).unwrap();
+        store.start_call(tab, "c").unwrap();
+        let parts = [result_row(turn, 3, "c", 0, None), result_row(turn, 4, "c", 1, None)];
+        store.append(tab, &parts).unwrap();
+        let (_copy, store, rows) = restart(&dir, tab);
+        let found = results(&rows);
+        assert_eq!((found.len(), found[0].part, found[0].is_error), (1, 2, Some(true)));
+        assert_eq!(found[0].result, BROKE_OFF);
+        assert_interrupted(&store, tab, turn, &rows);
+    }
+
+    #[test]
+    fn a_refused_steps_calls_get_no_result() {
+        let (dir, store, tab) = store();
+        let turn = begin(&store, tab, 1);
+        begin_step(&store, turn);
+        store.append_call(tab, &call_row(turn, 2, "c", 0), "c", CallState::Good).unwrap();
+        store.end_step(turn, 1, StepOutcome::Refused, &Usage::default()).unwrap();
+        let (_copy, store, rows) = restart(&dir, tab);
+        assert!(results(&rows).is_empty());
+        assert_interrupted(&store, tab, turn, &rows);
+    }
+
+    #[test]
+    fn a_turn_that_waits_for_its_owner_goes_on_waiting() {
+        let (dir, store, tab) = store();
+        let turn = begin(&store, tab, 1);
+        store.append_call(tab, &call_row(turn, 2, "c", 0), "c", CallState::Good).unwrap();
+        store.set_turn_status(turn, TurnStatus::WaitingApproval).unwrap();
+        let (_copy, store, rows) = restart(&dir, tab);
+        assert_eq!(rows, []);
+        assert_eq!(store.turns(tab, None, 1).unwrap()[0].status, TurnStatus::WaitingApproval);
+    }
+
+    #[test]
+    fn repair_is_done_once_and_its_bytes_stay() {
+        let (dir, store, tab) = store();
+        let turn = begin(&store, tab, 1);
+        store.append_call(tab, &call_row(turn, 2, "c", 0), "c", CallState::Good).unwrap();
+        let (copy, store, rows) = restart(&dir, tab);
+        assert_eq!(rows.len(), 2);
+        let all = store.rows(tab, 0, Seq::MAX, usize::MAX).unwrap();
+        let (_again, store, rows) = restart(&copy, tab);
+        assert_eq!(rows, []);
+        assert_eq!(store.rows(tab, 0, Seq::MAX, usize::MAX).unwrap(), all);
+    }
+
+    #[test]
+    fn the_tokens_of_the_interrupted_turn_are_counted() {
+        let (dir, store, tab) = store();
+        let turn = begin(&store, tab, 1);
+        begin_step(&store, turn);
+        let usage = Usage { input: 5, cache_read: 3, cache_write: 2, output: 1 };
+        store.end_step(turn, 1, StepOutcome::Whole, &usage).unwrap();
+        let (_copy, store, _) = restart(&dir, tab);
+        assert_eq!(store.tab(tab).unwrap().unwrap().usage, usage);
+        assert_eq!(store.step(turn, 1).unwrap().unwrap().outcome, StepOutcome::Whole);
     }
 }

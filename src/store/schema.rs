@@ -1,11 +1,12 @@
 //! The schema, version 1, and the way from older versions to it.
 //!
-//! The version stands in `meta`. A database is migrated one version a step, all in one transaction; a database that is
-//! newer than the program is left alone.
+//! The version stands in `meta`. A database is migrated one version a step, all in one transaction; a
+//! database that is newer than the program is left alone.
 //!
-//! `chunks.id` is `tab << 32 | seq`: one b-tree, each tab's rows side by side, no second index. A tab's newest seq and
-//! the time of its last row are read from there (one way down the tree), so that an append writes to no other table.
-//! `created_at` stands before `data`, so that it is read without the pages that `data` overflows into.
+//! `chunks.id` is `tab << 32 | seq`: one b-tree, each tab's rows side by side, no second index. A tab's
+//! newest seq and the time of its last row are read from there (one way down the tree), so that an append
+//! writes to no other table. `created_at` stands before `data`, so that it is read without the pages that
+//! `data` overflows into.
 
 use super::conn::OpenFault;
 use super::now;
@@ -166,8 +167,8 @@ pub(super) fn check(conn: &Connection) -> Result<Version, OpenFault> {
     }
 }
 
-/// A real write, which tells whether the journal works here; it also writes a new journal's header, whose sync would
-/// else stand in the path of the first turn.
+/// A real write, which tells whether the journal works here; it also writes a new journal's header, whose
+/// sync would else stand in the path of the first turn.
 pub(super) fn probe(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(&format!("BEGIN IMMEDIATE; PRAGMA application_id={APPLICATION_ID}; {META}"))?;
     note(conn, "opened_at")?;
@@ -193,7 +194,8 @@ pub(super) fn migrate(conn: &mut Connection) -> Result<(), OpenFault> {
         tx.execute_batch(step)?;
     }
     tx.execute(
-        "INSERT INTO meta (key, value) VALUES ('schema', ?1) ON CONFLICT DO UPDATE SET value = excluded.value",
+        "INSERT INTO meta (key, value) VALUES ('schema', ?1)
+         ON CONFLICT DO UPDATE SET value = excluded.value",
         [VERSION.to_string()],
     )?;
     tx.commit()?;

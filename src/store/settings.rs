@@ -73,3 +73,44 @@ fn hash_of(prefix: &Prefix) -> [u8; 32] {
     hash.update(prefix.tools.as_bytes());
     hash.finalize().into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    #[test]
+    fn settings_are_set_and_removed_in_one_synced_commit() {
+        let (dir, store, _) = store();
+        let before = store.status().other_syncs;
+        store.set_settings(&[("a", Some("1")), ("b", Some("2"))]).unwrap();
+        store.set_settings(&[("a", None), ("b", Some("3")), ("c", None)]).unwrap();
+        store.set_settings(&[]).unwrap();
+        assert_eq!(store.status().other_syncs - before, 2);
+        store.close();
+        let store = Store::open(dir.path(), &Budget::ROUTER).unwrap();
+        assert_eq!(store.setting("a").unwrap(), None);
+        assert_eq!(store.setting("b").unwrap().as_deref(), Some("3"));
+    }
+
+    #[test]
+    fn a_prefix_is_stored_once_per_content() {
+        let (_dir, store, tab) = store();
+        let other = store.create_tab(&NewTab::default()).unwrap().no;
+        assert_eq!(store.prefix(tab).unwrap(), None);
+        let prefix = Prefix { system: "you are …".into(), tools: "[]".into() };
+        let shifted = Prefix { system: "you are …[".into(), tools: "]".into() };
+        store.freeze(tab, &prefix).unwrap();
+        store.freeze(other, &prefix).unwrap();
+        assert_eq!(store.prefix(other).unwrap().as_ref(), Some(&prefix));
+        let count = || {
+            let sql = "SELECT count(*) FROM prefixes";
+            store.read(|conn| Ok(conn.query_row(sql, [], |row| row.get::<_, u32>(0))?)).unwrap()
+        };
+        assert_eq!(count(), 1);
+        store.freeze(other, &shifted).unwrap();
+        assert_eq!((store.prefix(tab).unwrap(), store.prefix(other).unwrap()), (Some(prefix), Some(shifted)));
+        assert_eq!(count(), 2);
+        assert!(store.freeze(TabNo(99), &Prefix { system: String::new(), tools: String::new() }).is_err());
+    }
+}

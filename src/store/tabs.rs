@@ -1,13 +1,12 @@
 //! Tabs: list, make, change, purge.
 //!
-//! A purge marks its tab first, so that it is gone for everyone at once; then it erases a bounded number of rows a
-//! transaction. The housekeeper goes on with a purge that a killed server left.
+//! A purge marks its tab first, so that it is gone for everyone at once; then it erases a bounded number of
+//! rows a transaction. The housekeeper goes on with a purge that a killed server left.
 
 use super::fault::Fault;
 use super::log::{id, word_of};
 use super::turns::usage_from;
 use super::*;
-use crate::budget::METERS;
 use crate::chunk::{StopReason, TabNo};
 use rusqlite::{OptionalExtension, params};
 
@@ -48,7 +47,8 @@ impl Store {
             }
             let mut statement = tx.prepare_cached(
                 "INSERT INTO tabs (title, model, effort, workdir, position, created_at, changed_at)
-                 VALUES (?1, ?2, ?3, ?4, 1 + coalesce((SELECT max(position) FROM tabs), 0), ?5, ?5) RETURNING no",
+                 VALUES (?1, ?2, ?3, ?4, 1 + coalesce((SELECT max(position) FROM tabs), 0), ?5, ?5)
+                 RETURNING no",
             )?;
             let values = params![new.title, new.model, new.effort, new.workdir, now()];
             let no = TabNo(statement.query_row(values, |row| row.get(0))?);
@@ -81,8 +81,8 @@ impl Store {
         })
     }
 
-    /// Erases a tab and its rows, a bounded number per transaction, and gives their space back to the disk. Its turn
-    /// must have ended. `false` if there is no such tab.
+    /// Erases a tab and its rows, a bounded number per transaction, and gives their space back to the disk.
+    /// Its turn must have ended. `false` if there is no such tab.
     pub fn purge_tab(&self, tab: TabNo) -> Stored<bool> {
         let marked = self.write(Durable::Other, |tx| {
             Ok(tx.execute(
@@ -193,11 +193,132 @@ fn erase_some(conn: &Connection, tab: TabNo) -> rusqlite::Result<bool> {
     }
     for (table, key) in [("calls", "call_id"), ("sends", "client_id"), ("queue", "no"), ("approvals", "no")] {
         let sql = format!(
-            "DELETE FROM {table} WHERE tab = ?1 AND {key} IN (SELECT {key} FROM {table} WHERE tab = ?1 LIMIT ?2)"
+            "DELETE FROM {table} WHERE tab = ?1
+             AND {key} IN (SELECT {key} FROM {table} WHERE tab = ?1 LIMIT ?2)"
         );
         if conn.execute(&sql, [i64::from(tab.0), PURGE_ROWS])? > 0 {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    fn names(store: &Store, archived: bool) -> Vec<u32> {
+        store.tabs(archived).unwrap().iter().map(|tab| tab.no.0).collect()
+    }
+
+    #[test]
+    fn tabs_are_listed_by_position_and_archived_ones_when_asked() {
+        let (_dir, store, first) = store();
+        let new = NewTab {
+            title: "t".into(),
+            model: "m/x".into(),
+            effort: Some("low".into()),
+            workdir: "/w".into(),
+        };
+        let second = store.create_tab(&new).unwrap();
+        assert_eq!(
+            (second.title.as_str(), second.model.as_str(), second.workdir.as_str()),
+            ("t", "m/x", "/w")
+        );
+        assert_eq!((second.effort.as_deref(), second.total, second.last_stop), (Some("low"), 0, None));
+        assert_eq!(names(&store, false), [1, 2]);
+        let change =
+            TabChange { position: Some(second.position + 1), archived: Some(true), ..Default::default() };
+        store.change_tab(first, &change).unwrap();
+        assert_eq!(names(&store, false), [2]);
+        assert_eq!(names(&store, true), [2, 1]);
+    }
+
+    #[test]
+    fn a_change_touches_only_what_it_names() {
+        let (_dir, store, tab) = store();
+        let effort =
+            |to: Option<&str>| TabChange { effort: Some(to.map(str::to_owned)), ..Default::default() };
+        let before = store.change_tab(tab, &effort(Some("high"))).unwrap().unwrap();
+        assert_eq!(before.effort.as_deref(), Some("high"));
+        let title = TabChange { title: Some("new".into()), ..Default::default() };
+        let after = store.change_tab(tab, &title).unwrap().unwrap();
+        assert_eq!(after, Tab { title: "new".into(), updated_at: after.updated_at, ..before });
+        assert_eq!(store.change_tab(tab, &effort(None)).unwrap().unwrap().effort, None);
+        assert_eq!(store.change_tab(TabNo(99), &title).unwrap(), None);
+        assert_eq!(store.tab(TabNo(99)).unwrap(), None);
+    }
+
+    #[test]
+    fn too_many_tabs_are_refused_by_the_name_of_the_limit() {
+        let dir = Dir::new();
+        let store = Store::open(dir.path(), budget(|budget| budget.tabs = 2)).unwrap();
+        let tab = store.create_tab(&NewTab::default()).unwrap().no;
+        store.create_tab(&NewTab::default()).unwrap();
+        assert_eq!(store.create_tab(&NewTab::default()), Err(StoreError::Full("tabs")));
+        store.purge_tab(tab).unwrap();
+        assert_eq!(
+            store.create_tab(&NewTab::default()).unwrap().no,
+            TabNo(3),
+            "a number is never used again"
+        );
+    }
+
+    /// Two tabs with 2,500 rows each, and all else that a tab can have.
+    fn filled() -> (Dir, Store, TabNo, TabNo) {
+        let (dir, store, tab) = store();
+        let other = store.create_tab(&NewTab::default()).unwrap().no;
+        let prefix = |text: &str| Prefix { system: text.into(), tools: "[]".into() };
+        for tab in [tab, other] {
+            let turn = begin(&store, tab, 1);
+            for start in (2..2500).step_by(500) {
+                let rows: Vec<_> =
+                    (start..start + 500).map(|seq| text_row(turn, seq, 1, "some text")).collect();
+                store.append(tab, &rows).unwrap();
+            }
+            store.enqueue(tab, "c", "text").unwrap();
+            store.freeze(tab, &prefix(&format!("of {tab}"))).unwrap();
+            seal(&store, tab, turn);
+        }
+        (dir, store, tab, other)
+    }
+
+    fn assert_gone(store: &Store, tab: TabNo, other: TabNo) {
+        assert_eq!(store.tab(tab).unwrap(), None);
+        assert_eq!(store.page(tab, Edge::Tail, 10, 1000).unwrap(), []);
+        assert_eq!(store.queue(tab).unwrap(), []);
+        assert_eq!(store.known(tab, "c", "text").unwrap(), Known::New);
+        assert_eq!(store.turns(tab, None, 10).unwrap(), []);
+        assert_eq!(store.tab(other).unwrap().unwrap().total, 2501);
+        assert_eq!(store.queue(other).unwrap().len(), 1);
+        assert_eq!(store.prefix(other).unwrap().unwrap().system, format!("of {other}"));
+        let count =
+            |sql| store.read(|conn| Ok(conn.query_row(sql, [], |row| row.get::<_, u32>(0))?)).unwrap();
+        assert_eq!(count("SELECT count(*) FROM prefixes"), 1);
+        assert_eq!(count("PRAGMA freelist_count"), 0, "the space is given back");
+    }
+
+    #[test]
+    fn a_purged_tab_leaves_nothing_and_gives_its_space_back() {
+        let (_dir, store, tab, other) = filled();
+        assert!(store.purge_tab(tab).unwrap());
+        assert_gone(&store, tab, other);
+        assert!(!store.purge_tab(tab).unwrap());
+    }
+
+    #[test]
+    fn a_purge_that_was_killed_is_ended_by_the_housekeeper() {
+        let (dir, store, tab, other) = filled();
+        store
+            .write(Durable::Other, |tx| Ok(tx.execute("UPDATE tabs SET purging = 1 WHERE no = ?1", [tab.0])?))
+            .unwrap();
+        store.write(Durable::Later, |tx| Ok(erase_some(tx, tab)?)).unwrap();
+        let copy = killed(&dir);
+        let store = Store::open(copy.path(), &Budget::ROUTER).unwrap();
+        assert_eq!(names(&store, true), [other.0]);
+        assert!(store.append(tab, &[text_row(crate::chunk::TurnNo(1), 2502, 1, "late")]).is_err());
+        store.housekeep();
+        assert_gone(&store, tab, other);
+    }
 }

@@ -12,6 +12,9 @@ use rusqlite::{OptionalExtension, params};
 /// Most steps that one list of turns holds, so that its size is bounded whatever the turns were like.
 const STEPS_MAX: usize = 1000;
 
+const STEP: &str = "SELECT step, model, outcome, prefix_blocks, prefix_hash,
+    input, cache_read, cache_write, output FROM steps WHERE turn = ?1";
+
 impl CallState {
     fn word(self) -> &'static str {
         match self {
@@ -27,8 +30,8 @@ impl CallState {
 }
 
 impl Store {
-    /// Begins a turn, in one commit without a sync: the turn, its rows, the queued messages that they are, and the
-    /// send. Refused with [`StoreError::NoSpace`] when the database is at its limit.
+    /// Begins a turn, in one commit without a sync: the turn, its rows, the queued messages that they are,
+    /// and the send. Refused with [`StoreError::NoSpace`] when the database is at its limit.
     pub fn begin_turn(&self, begin: BeginTurn<'_>) -> Stored<TurnNo> {
         let BeginTurn { tab, rows, consumed, sent, status } = begin;
         self.write(Durable::Later, |tx| {
@@ -101,10 +104,7 @@ impl Store {
     /// One request of a turn.
     pub fn step(&self, turn: TurnNo, step: u32) -> Stored<Option<Step>> {
         self.read(|conn| {
-            let mut statement = conn.prepare_cached(
-                "SELECT step, model, outcome, prefix_blocks, prefix_hash, input, cache_read, cache_write, output
-                 FROM steps WHERE turn = ?1 AND step = ?2",
-            )?;
+            let mut statement = conn.prepare_cached(&format!("{STEP} AND step = ?2"))?;
             Ok(statement.query_row([turn.0, step], step_from).optional()?)
         })
     }
@@ -275,10 +275,7 @@ fn add_to_tab(conn: &Connection, tab: TabNo, stop: StopReason, usage: &Usage) ->
 }
 
 fn steps_of(conn: &Connection, turn: TurnNo) -> rusqlite::Result<Vec<Step>> {
-    let mut statement = conn.prepare_cached(
-        "SELECT step, model, outcome, prefix_blocks, prefix_hash, input, cache_read, cache_write, output
-         FROM steps WHERE turn = ?1 ORDER BY step LIMIT ?2",
-    )?;
+    let mut statement = conn.prepare_cached(&format!("{STEP} ORDER BY step LIMIT ?2"))?;
     statement.query_map(params![turn.0, STEPS_MAX as i64], step_from)?.collect()
 }
 
@@ -312,4 +309,123 @@ fn turn_from(row: &rusqlite::Row<'_>, newest: u64) -> rusqlite::Result<Turn> {
         sealed_at: row.get(7)?,
         steps: Vec::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    fn step(step: u32) -> Step {
+        Step {
+            step,
+            model: "demo/demo".into(),
+            outcome: StepOutcome::Open,
+            usage: Usage::default(),
+            prefix_blocks: step * 2,
+            prefix_hash: format!("{step:02x}"),
+        }
+    }
+
+    #[test]
+    fn a_turn_fills_its_rows_and_sums_its_steps() {
+        let (_dir, store, tab) = store();
+        let rows = &mut [user_row(1, "a"), user_row(2, "b")];
+        let begin = BeginTurn { tab, rows, consumed: &[], sent: None, status: TurnStatus::Waiting };
+        let turn = store.begin_turn(begin).unwrap();
+        assert!(rows.iter().all(|row| row.turn == turn));
+        assert_eq!(store.row(tab, 2).unwrap().unwrap(), rows[1]);
+        store.set_turn_status(turn, TurnStatus::Running).unwrap();
+        let usage = Usage { input: 10, cache_read: 20, cache_write: 30, output: 40 };
+        for at in 1..=2 {
+            store.begin_step(turn, &step(at)).unwrap();
+            store.begin_step(turn, &step(at)).unwrap();
+            store.end_step(turn, at, StepOutcome::Whole, &usage).unwrap();
+        }
+        store.begin_step(turn, &step(3)).unwrap();
+        let data =
+            crate::chunk::json(&crate::chunk::ErrorData { message: "no".into(), ..Default::default() });
+        let last = row_of(turn, 3, 3, crate::chunk::Kind::Error, data);
+        let rows = &[last];
+        let seal = SealTurn { tab, turn, rows, status: TurnStatus::Error, stop: StopReason::Error };
+        let sealed = store.seal_turn(seal).unwrap();
+        let sum = Usage { input: 20, cache_read: 40, cache_write: 60, output: 80 };
+        assert_eq!(sealed, Sealed { first_seq: 1, last_seq: 3, usage: sum });
+        let view = store.tab(tab).unwrap().unwrap();
+        assert_eq!((view.usage, view.last_stop), (sum, Some(StopReason::Error)));
+        let seen = store.turns(tab, None, 9).unwrap().remove(0);
+        assert_eq!((seen.ordinal, seen.first_seq, seen.last_seq), (1, 1, 3));
+        assert_eq!(seen.steps[0], Step { outcome: StepOutcome::Whole, usage, ..step(1) });
+        assert_eq!(seen.steps[2].outcome, StepOutcome::Cut, "a sealed turn has no open step");
+        assert_eq!(store.step(turn, 2).unwrap(), Some(seen.steps[1].clone()));
+        assert_eq!(store.step(turn, 4).unwrap(), None);
+    }
+
+    #[test]
+    fn one_turn_runs_in_a_tab_and_ends_once() {
+        let (_dir, store, tab) = store();
+        let turn = begin(&store, tab, 1);
+        let rows = &mut [user_row(2, "b")];
+        let second = BeginTurn { tab, rows, consumed: &[], sent: None, status: TurnStatus::Running };
+        assert!(matches!(store.begin_turn(second), Err(StoreError::Broken(_))));
+        assert_eq!(store.tab(tab).unwrap().unwrap().total, 1, "nothing of it was kept");
+        let other = store.create_tab(&NewTab::default()).unwrap().no;
+        begin(&store, other, 1);
+        seal(&store, tab, turn);
+        let again = SealTurn { tab, turn, rows: &[], status: TurnStatus::Done, stop: StopReason::End };
+        assert!(store.seal_turn(again).is_err());
+        assert!(store.set_turn_status(turn, TurnStatus::Running).is_err());
+        begin(&store, tab, 2);
+    }
+
+    #[test]
+    fn turns_are_the_newest_below_an_ordinal_ascending() {
+        let (_dir, store, tab) = store();
+        for seq in 1..=9 {
+            let turn = begin(&store, tab, seq);
+            store.begin_step(turn, &step(1)).unwrap();
+            seal(&store, tab, turn);
+        }
+        let ordinals = |before, limit| -> Vec<u64> {
+            store.turns(tab, before, limit).unwrap().iter().map(|turn| turn.ordinal).collect()
+        };
+        assert_eq!(ordinals(None, 3), [7, 8, 9]);
+        assert_eq!(ordinals(Some(7), 3), [4, 5, 6]);
+        assert_eq!(ordinals(Some(2), 3), [1]);
+        assert_eq!(ordinals(Some(1), 3), [] as [u64; 0]);
+        assert_eq!(ordinals(Some(u64::MAX), 100).len(), 9);
+    }
+
+    #[test]
+    fn a_list_of_turns_with_very_many_steps_is_cut() {
+        let (_dir, store, tab) = store();
+        for seq in 1..=12 {
+            let turn = begin(&store, tab, seq);
+            (1..=200).for_each(|at| store.begin_step(turn, &step(at)).unwrap());
+            seal(&store, tab, turn);
+        }
+        let turns = store.turns(tab, None, 100).unwrap();
+        assert_eq!((turns.len(), turns[4].ordinal), (5, 12));
+    }
+
+    #[test]
+    fn a_call_is_known_from_its_last_part_on() {
+        let (_dir, store, tab) = store();
+        let turn = begin(&store, tab, 1);
+        assert_eq!(store.call_state(tab, "c").unwrap(), None);
+        assert!(store.start_call(tab, "c").is_err());
+        for (seq, id, state) in
+            [(2, "c", CallState::Good), (3, "d", CallState::Bad), (4, "e", CallState::Cut)]
+        {
+            let row = row_of(turn, seq, 1, crate::chunk::Kind::ToolCall, "{}".into());
+            store.append_call(tab, &row, id, state).unwrap();
+            assert_eq!(store.call_state(tab, id).unwrap(), Some(state));
+        }
+        store.start_call(tab, "c").unwrap();
+        let row = row_of(turn, 5, 1, crate::chunk::Kind::ToolCall, "{}".into());
+        assert!(store.append_call(tab, &row, "c", CallState::Good).is_err(), "the id is taken");
+        assert_eq!(store.tab(tab).unwrap().unwrap().total, 4);
+        let other = store.create_tab(&NewTab::default()).unwrap().no;
+        assert_eq!(store.call_state(other, "c").unwrap(), None);
+    }
 }
