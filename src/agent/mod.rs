@@ -3,6 +3,7 @@
 //! `net` uses only what is public here: send, stop, tabs, look and subscribe.
 
 pub mod live;
+pub mod prompt;
 pub mod provider;
 pub mod stop;
 pub mod tools;
