@@ -78,7 +78,7 @@ pub fn local(config: &Config) -> Vec<Finding> {
 }
 
 fn clock(now_s: i64) -> Result<String, String> {
-    let text = crate::logger::utc(now_s);
+    let text = crate::host::utc(now_s);
     if now_s < CLOCK_LEAST_S {
         return Err(format!("{text} is before this program was made; set the time, or TLS will fail"));
     }

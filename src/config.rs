@@ -287,34 +287,35 @@ impl Config {
         self.workdir.clone().unwrap_or_else(|| self.data.join("work"))
     }
 
-    /// Why tools must not work in `dir`, if so: it is not an absolute path, or contains, or lies within, what no tool
-    /// may see. Checked when a tab is made or changed; symbolic links are resolved as far as the path exists.
-    pub fn workdir_fault(&self, dir: &Path) -> Option<String> {
+    /// Refuses a working directory that is not an absolute path, or that contains, or lies within, what no tool may
+    /// see. For whenever a tab is made or changed; symbolic links are resolved as far as the path exists.
+    pub fn check_workdir(&self, dir: &Path) -> Result<(), String> {
+        let fault = |what: String| Err(format!("workdir {}: {what}", dir.display()));
         if !dir.is_absolute() {
-            return Some(format!("workdir {}: must be an absolute path", dir.display()));
+            return fault("must be an absolute path".to_owned());
         }
         let real = real_path(dir);
         let data = real_path(&self.data);
         if real.starts_with(&data) && !real.starts_with(data.join("work")) {
-            return Some(format!(
-                "workdir {}: lies within the data directory; use a folder outside, or {} or below",
-                dir.display(),
-                self.data.join("work").display()
+            let work = self.data.join("work");
+            return fault(format!(
+                "lies in the data directory; use {} or a folder elsewhere",
+                work.display()
             ));
         }
-        for kernel in ["/proc", "/sys", "/dev"] {
-            if real.starts_with(kernel) {
-                return Some(format!("workdir {}: {kernel} is no place for files", dir.display()));
-            }
+        if let Some(kernel) = ["/proc", "/sys", "/dev"].iter().find(|kernel| real.starts_with(kernel)) {
+            return fault(format!("{kernel} holds no files of the owner's; choose another folder"));
         }
         let shut = [&self.data].into_iter().chain(&self.file).chain(&self.secrets);
-        shut.map(|path| real_path(path)).find(|path| path.starts_with(&real)).map(|path| {
-            format!(
-                "workdir {}: contains {}, which no tool may see; choose a folder beside it",
-                dir.display(),
-                path.display()
-            )
-        })
+        match shut.map(|path| real_path(path)).find(|path| path.starts_with(&real) || real.starts_with(path))
+        {
+            // `DATA/work` lies in the data directory, and is the one exception.
+            Some(path) if path == data && real.starts_with(&data) => Ok(()),
+            Some(path) => {
+                fault(format!("holds {}, which no tool may see; choose a folder beside it", path.display()))
+            }
+            None => Ok(()),
+        }
     }
 
     fn check(&self, budget: &Budget) -> Result<(), String> {
@@ -345,9 +346,9 @@ impl Config {
                 self.provider_names()
             ));
         }
-        match self.workdir_fault(&self.default_workdir()) {
-            Some(fault) if self.workdir.is_some() => Err(format!("{}{fault}", place())),
-            _ => Ok(()),
+        match &self.workdir {
+            Some(dir) => self.check_workdir(dir).map_err(|fault| format!("{}{fault}", place())),
+            None => Ok(()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the host says of itself: its addresses, read from `/proc` and never from the network.
+//! What the host says of itself: its addresses, read from `/proc` and never from the network, and its clock.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -109,6 +109,22 @@ fn local_v6(text: &str) -> Vec<Address> {
     text.lines().filter_map(parse).take(ADDRESSES_MAX).collect()
 }
 
+/// Unix seconds as `2026-11-30T19:15:00Z`.
+pub fn utc(seconds: i64) -> String {
+    let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Howard Hinnant's civil_from_days: years that begin in March put the leap day last.
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,5 +165,17 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].interface.as_deref(), Some("eth0"));
         assert_eq!(found[0].ip.to_string(), "fe80::211:22ff:fe33:4455");
+    }
+
+    #[test]
+    fn utc_reads_like_a_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_796_069_759, "2026-11-30T20:15:59Z"),
+            (-1, "1969-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(utc(seconds), text);
+        }
     }
 }

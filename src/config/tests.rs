@@ -252,7 +252,7 @@ fn a_key_file_wins_and_a_bad_one_is_told_without_its_text() {
     let config = load().unwrap();
     assert_eq!(config.providers[0].api_key.as_deref(), Some("sk-file"));
     assert!(!format!("{config:?}").contains("sk-file"), "a key must never be shown");
-    assert_eq!(config.secrets, [path.clone()]);
+    assert_eq!(config.secrets, std::slice::from_ref(&path));
     std::fs::remove_file(&path).unwrap();
     std::fs::create_dir(&path).unwrap();
     assert!(load().unwrap_err().contains("not a regular file"));
@@ -314,18 +314,18 @@ fn listen_takes_an_address_with_a_port() {
 fn a_workdir_must_not_hold_or_lie_in_what_no_tool_may_see() {
     let dir = Scratch::new();
     let at = |name: &str| dir.path().join(name);
-    for name in ["state/data/work/mine", "etc", "keys", "free"] {
+    for name in ["state/data/work/mine", "etc", "keys", "creds/deep", "free"] {
         std::fs::create_dir_all(at(name)).unwrap();
     }
     std::os::unix::fs::symlink(at("state"), at("link")).unwrap();
     let config = Config {
         data: at("state/data"),
         file: Some(at("etc/siskin.toml")),
-        secrets: vec![at("keys/a.key")],
+        secrets: vec![at("keys/a.key"), at("creds")],
         ..Config::defaults()
     };
     for good in ["free", "free/new", "state/data/work", "state/data/work/mine"] {
-        assert_eq!(config.workdir_fault(&at(good)), None, "{good}");
+        assert_eq!(config.check_workdir(&at(good)), Ok(()), "{good}");
     }
     for bad in [
         "",
@@ -334,15 +334,17 @@ fn a_workdir_must_not_hold_or_lie_in_what_no_tool_may_see() {
         "state/data/x",
         "etc",
         "keys",
+        "creds",
+        "creds/deep",
         "link",
         "link/data",
         "free/../etc",
         "free/x/../../etc",
     ] {
-        assert!(config.workdir_fault(&at(bad)).is_some(), "{bad}");
+        assert!(config.check_workdir(&at(bad)).is_err(), "{bad}");
     }
     for bad in ["/", "/proc/self", "/dev", "/sys", "relative"] {
-        assert!(config.workdir_fault(Path::new(bad)).is_some(), "{bad}");
+        assert!(config.check_workdir(Path::new(bad)).is_err(), "{bad}");
     }
 }
 
