@@ -1,0 +1,271 @@
+/** The page: makes the parts, joins them, and follows the address (`#/t7`, `#/new`, `#/device`). */
+
+import { Api } from './core/api.js';
+import { Session } from './core/session.js';
+import { storageIn } from './core/storage.js';
+import { S } from './core/strings.js';
+import { BarView } from './view/bar.js';
+import { ComposerView } from './view/composer.js';
+import { DeviceView } from './view/device.js';
+import { byId } from './view/dom.js';
+import { LogView } from './view/log.js';
+import { Notifier } from './view/notify.js';
+import { PairingView, codeFromAddress } from './view/pairing.js';
+import { SideView } from './view/side.js';
+import { fitKeyboard } from './view/viewport.js';
+import { rememberWindow } from './view/remember.js';
+
+const MODELS_FRESH_MS = 30_000;
+/** Small devices hold fewer rows; the server takes the least of all wishes. */
+const SMALL_WISH = { chunkLimit: 120 };
+
+const storage = storageIn(() => localStorage);
+const api = new Api(() => storage.get('token'));
+const clock = {
+  setTimer: (run, ms) => setTimeout(run, ms),
+  clearTimer: (timer) => clearTimeout(timer),
+  now: () => Date.now(),
+  random: () => Math.random(),
+};
+const socket = () => new WebSocket(`${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/ws`);
+const small = (navigator.deviceMemory || 4) < 2;
+const session = new Session({ api, storage, socket, clock, wish: small ? SMALL_WISH : {} });
+
+let models = null;
+let modelsAt = 0;
+let status = null;
+
+const place = () => (location.hash === '#/device' ? 'device' : session.current);
+
+/** Runs what may be refused, and tells. @template T @param {() => Promise<T>} act @returns {Promise<T|undefined>} */
+async function attempt(act) {
+  try {
+    return await act();
+  } catch (error) {
+    if (error.status === 401) denied();
+    else if (error.status === 0) notifier.toast(S.unreachable);
+    else notifier.toast(S.failed(error.message));
+    return undefined;
+  }
+}
+
+const tabPath = (rest = '') => `/api/tabs/${session.current}${rest}`;
+
+const deeds = {
+  attempt,
+  place,
+  models: () => models,
+  status: () => status,
+  draftModel: () => storage.get('draftModel') || (models && models.models[0] && models.models[0].id),
+  sheet: (open) => side.sheet(open),
+  focus: () => composer.focus(),
+  stop: () => attempt(() => api.post(tabPath('/stop'))),
+  change: (change) => attempt(() => api.patch(tabPath(), change)),
+  sendQueue: () => attempt(() => api.post(tabPath('/queue/send'))),
+  lookAgain: () => loadModels(true),
+  refreshModels: () => loadModels(false),
+  async send(text) {
+    const done = await attempt(async () => {
+      await session.send(text, storage.get('draftModel'));
+      return true;
+    });
+    if (!done && !composer.text) composer.set(text);
+  },
+  edit(clientId) {
+    const text = session.forget(clientId);
+    composer.set(composer.text ? `${text}\n${composer.text}` : text);
+    composer.field.focus();
+  },
+  async takeBack(one) {
+    await attempt(() => session.takeBack(one.messageId));
+    // What was longer than the server tells of a queued message stays where it was.
+    if (!composer.text && (!one.bytes || one.bytes <= 1024)) composer.set(one.text);
+  },
+  pickModel(model) {
+    if (session.current) return deeds.change({ model });
+    storage.set('draftModel', model);
+    bar.draw();
+    return undefined;
+  },
+  async archive() {
+    const id = session.current;
+    const { title } = session.tabs.get(id);
+    if (!(await attempt(() => api.patch(`/api/tabs/${id}`, { archived: true })))) return;
+    location.hash = '#/new';
+    const act = () => attempt(async () => {
+      await api.patch(`/api/tabs/${id}`, { archived: false });
+      location.hash = `#/${id}`;
+    });
+    notifier.toast(S.archived(title || S.untitled), { word: S.undo, act });
+  },
+};
+
+const notifier = new Notifier(session);
+const bar = new BarView(session, deeds);
+const side = new SideView(session, deeds);
+const log = new LogView(byId('log'), session, deeds);
+byId('edge').append(log.edge);
+const composer = new ComposerView(session, deeds, log.jump);
+const device = new DeviceView(api, deeds);
+const pairing = new PairingView(api, (token) => {
+  storage.set('token', token);
+  begin();
+});
+fitKeyboard(byId('app'), () => log.scroller.pin());
+const recall = rememberWindow(session);
+
+// ---- what happens → what is drawn -----------------------------------------------------------------------------
+
+function drawTabs() {
+  side.draw();
+  bar.draw();
+  composer.draw();
+  notifier.marks();
+}
+
+const reactions = {
+  tabs: drawTabs,
+  rows() {
+    log.changed();
+    composer.draw();
+  },
+  delta: () => log.grew(),
+  queue() {
+    log.changed();
+    composer.draw();
+  },
+  edge: () => log.showEdges(),
+  follow: () => log.showEdges(),
+  show() {
+    log.cleared();
+    composer.moved();
+    storage.set('lastTab', session.current);
+    const wanted = session.current ? `#/${session.current}` : '#/new';
+    if (location.hash !== wanted && location.hash !== '#/device') history.replaceState(null, '', wanted);
+    loadSums();
+  },
+  welcome: () => route(),
+  approvals: drawTabs,
+  connection(state) {
+    notifier.connection(state);
+    if (state === 'denied') denied();
+    if (state === 'open') {
+      loadModels(false);
+      loadStatus();
+    }
+  },
+  notice: (text) => notifier.toast(text),
+  broken: () => notifier.broken(),
+  denied,
+  'turn-end': ({ stopReason }) =>
+    notifier.say(stopReason === 'end' ? S.turnDone : S.turnEnded(S.stops[stopReason] || stopReason)),
+};
+session.on((what, detail) => reactions[what] && reactions[what](detail));
+
+function denied() {
+  if (!storage.get('token')) return;
+  storage.set('token', null);
+  session.connection.stop();
+  pairing.show(S.pairEnded);
+}
+
+/** The device changed under an open page, or the address did. */
+function route() {
+  const wanted = location.hash.slice(2);
+  const onDevice = wanted === 'device';
+  device.show(onDevice);
+  byId('log').hidden = byId('foot').hidden = onDevice;
+  if (!onDevice && wanted !== 'new' && session.tabs.has(wanted)) session.show(wanted);
+  else if (!onDevice && wanted === 'new') session.show(null);
+  else if (!onDevice && session.epoch) session.show(newestTab());
+  drawTabs();
+}
+
+function newestTab() {
+  const last = storage.get('lastTab');
+  if (session.tabs.has(last)) return last;
+  const tabs = [...session.tabs.values()].sort((a, b) => b.updatedAt - a.updatedAt);
+  return tabs.length ? tabs[0].id : null;
+}
+
+async function loadModels(force) {
+  if (!force && models && Date.now() - modelsAt < MODELS_FRESH_MS) return;
+  modelsAt = Date.now();
+  const offer = await attempt(() => api.get('/api/models'));
+  if (offer) models = offer;
+  bar.draw();
+  log.changed();
+}
+
+async function loadStatus() {
+  try {
+    status = await api.get('/api/status');
+    side.demo.hidden = !status.demo;
+  } catch {
+    // The device's page tells what is wrong; here it is only a label.
+  }
+}
+
+/** Sums of turns that ended before this page looked. */
+async function loadSums() {
+  const tab = session.current;
+  if (!tab) return;
+  try {
+    const { turns } = await api.get(`/api/tabs/${tab}/turns?limit=20`);
+    for (const turn of turns) {
+      const usage = { input: 0, cacheRead: 0, cacheWrite: 0, output: 0 };
+      for (const step of turn.steps) for (const key of Object.keys(usage)) usage[key] += (step.usage && step.usage[key]) || 0;
+      if (turn.sealedAt) session.keepSum(turn.turnId, { stopReason: turn.stopReason, usage });
+    }
+    if (session.current === tab) reactions.rows();
+  } catch {
+    // Footers without sums are footers still.
+  }
+}
+
+// ---- the beginning --------------------------------------------------------------------------------------------
+
+function begin() {
+  pairing.hide();
+  recall();
+  session.start();
+  route();
+}
+
+window.addEventListener('hashchange', () => {
+  if (location.hash === '#ask') {
+    history.replaceState(null, '', session.current ? `#/${session.current}` : '#/new');
+    composer.field.focus();
+    return;
+  }
+  const code = codeFromAddress();
+  if (code) usePairingLink(code);
+  else route();
+});
+for (const [target, name] of [[window, 'online'], [window, 'pageshow'], [document, 'visibilitychange']]) {
+  target.addEventListener(name, () => {
+    if (document.visibilityState === 'visible') session.connection.nudge();
+  });
+}
+document.addEventListener('keydown', (event) => {
+  if (event.key === 'Escape' && document.activeElement === composer.field && composer.stopButton.hidden === false) deeds.stop();
+});
+
+/** A link pairs only a browser that is not paired yet, so that a second click does not use a code up. */
+async function usePairingLink(code) {
+  if (storage.get('token')) {
+    try {
+      await api.get('/api/tabs');
+      return begin();
+    } catch (error) {
+      if (error.status !== 401) return begin();
+      storage.set('token', null);
+    }
+  }
+  return pairing.pair(code);
+}
+
+const code = codeFromAddress();
+if (code) usePairingLink(code);
+else if (storage.get('token')) begin();
+else pairing.show();

@@ -1,0 +1,119 @@
+/** The device's page: how it stands, what its budgets are, and who is paired. */
+
+import { age, count, exact, size, span } from '../core/format.js';
+import { S } from '../core/strings.js';
+import { byId, h, setText } from './dom.js';
+import { icon } from './icons.js';
+
+const REFRESH_MS = 5000;
+
+export class DeviceView {
+  /** @param {import('../core/api.js').Api} api */
+  constructor(api, deeds) {
+    this.api = api;
+    this.deeds = deeds;
+    this.facts = h('div', {});
+    this.devices = h('div', {});
+    this.says = h('p', { class: 'cause', role: 'status' });
+    this.code = h('p', { class: 'pair-code', hidden: true });
+    byId('device').replaceChildren(h('div', { class: 'column page' }, this.says, this.facts,
+      h('h2', {}, S.devPaired), this.devices,
+      h('button', { class: 'plain', type: 'button', onclick: () => this.#newCode() }, icon('plus'), S.devPairMore), this.code));
+  }
+
+  show(on) {
+    byId('device').hidden = !on;
+    clearInterval(this.timer);
+    this.code.hidden = true;
+    if (!on) return;
+    this.#refresh();
+    this.#showDevices();
+    this.timer = setInterval(() => this.#refresh(), REFRESH_MS);
+  }
+
+  async #refresh() {
+    try {
+      const status = await this.api.get('/api/status');
+      setText(this.says, '');
+      this.facts.replaceChildren(...facts(status));
+    } catch (error) {
+      setText(this.says, S.failed(error.message));
+    }
+  }
+
+  async #showDevices() {
+    try {
+      const { devices } = await this.api.get('/api/devices');
+      this.devices.replaceChildren(table(devices.map((device) => this.#device(device))));
+    } catch (error) {
+      setText(this.says, S.failed(error.message));
+    }
+  }
+
+  #device(device) {
+    const seen = h('span', { class: 'dim', title: exact(device.lastSeenAt) },
+      device.current ? S.devThis : S.devSeen(S.devAgo(age(device.lastSeenAt, Date.now()))));
+    const button = h('button', { class: 'quiet', type: 'button' }, S.devRevoke);
+    button.addEventListener('click', async () => {
+      // One press asks, the next one does it.
+      if (!button.classList.contains('sure')) {
+        button.classList.add('sure');
+        setText(button, S.devRevokeSure);
+        return;
+      }
+      await this.deeds.attempt(() => this.api.delete(`/api/devices/${device.id}`));
+      this.#showDevices();
+    });
+    return [device.name || device.id, seen, button];
+  }
+
+  async #newCode() {
+    await this.deeds.attempt(async () => {
+      const { code, url } = await this.api.post('/api/pair/code', {});
+      this.code.replaceChildren(S.devPairCode, ' ', h('strong', {}, code), h('br'), h('code', {}, url));
+      this.code.hidden = false;
+    });
+  }
+}
+
+/** @param {any[][]} rows */
+function table(rows, head) {
+  const line = (tag) => (cells) => h('tr', {}, ...cells.map((cell) => h(tag, {}, cell)));
+  return h('div', { class: 'wide' }, h('table', { class: 'facts' },
+    head && h('thead', {}, line('th')(head)), h('tbody', {}, ...rows.map(line('td')))));
+}
+
+function facts(status) {
+  const { memory = {}, store = {}, budgets = [], sandbox = [] } = status;
+  const general = [
+    [S.devVersion, `${status.version}${status.demo ? ` · ${S.demo}` : ''}`],
+    [S.devUptime, span(status.uptimeMs)],
+    [S.devMemory, `${size(memory.rss)} · ${S.devPeak(size(memory.peakRss))}`],
+    [S.devHeap, `${size(memory.heap)} · ${S.devPeak(size(memory.peakHeap))}`],
+    [S.devConnections, String(status.connections)],
+    [S.devTurns, String(status.turns)],
+    [S.devPanics, String(status.panics)],
+    [S.devClock, status.clockOk ? S.devClockOk : S.devClockBad],
+  ];
+  const kept = [
+    [S.devStoreSize, S.devOf(size(store.bytes), size(store.limitBytes))],
+    [S.devWal, size(store.walBytes)],
+    [S.devJournal, `${store.journal}: ${store.promise}`],
+    [S.devSyncs, S.devSyncsOf(count(store.turnSyncs), count(store.checkpointSyncs), count(store.otherSyncs), count(store.sealedTurns))],
+  ];
+  const nodes = [table(general), h('h2', {}, S.devStore)];
+  if (store.error) nodes.push(h('p', { class: 'cause' }, store.error));
+  nodes.push(table(kept), h('h2', {}, S.devBudgets), table(budgets.map(budget), S.devBudgetHead));
+  if (sandbox.length) {
+    nodes.push(h('h2', {}, S.devSandbox), table(sandbox.map((one) => [one.layer, one.ok ? icon('check') : icon('cross'), one.text])));
+  }
+  return nodes;
+}
+
+function budget({ name, limit, used, peak, unit }) {
+  const show = (value) => (/^(bytes|b)$/i.test(unit) ? size(value) : `${count(value)}`);
+  const cells = [name.replaceAll('_', ' '), show(used), show(peak), show(limit)];
+  // A budget that was reached is an ordinary event, but one to see.
+  if (limit > 0 && peak >= limit) cells[2] = h('b', { class: 'reached' }, cells[2]);
+  return cells;
+}

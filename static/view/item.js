@@ -1,0 +1,152 @@
+/** One item of a turn as elements: `{node, update(item)}`. Each kind keeps what did not change. */
+
+import { joined } from '../core/group.js';
+import { S } from '../core/strings.js';
+import { exact, span } from '../core/format.js';
+import { h, setText } from './dom.js';
+import { icon } from './icons.js';
+import { showMarkdown } from './markdown.js';
+import { toolItem } from './tool.js';
+
+/** Longer messages of the owner are clipped until asked for. */
+const LONG_TEXT = 1600;
+
+/**
+ * @typedef {object} Surroundings
+ * @property {Set<string>} opened  keys of the items that the reader opened
+ * @property {(node: HTMLElement, change: () => void) => void} hold
+ * @property {(text: string) => void} ask  sends a message
+ * @property {import('../core/session.js').Session} session
+ */
+
+/** @param {import('../core/group.js').Item} item @param {Surroundings} around */
+export function makeItem(item, around) {
+  const made = KINDS[item.kind](item, around);
+  made.node.dataset.key = item.key;
+  made.update(item);
+  return made;
+}
+
+/**
+ * A line that opens.
+ * @param {string} key @param {HTMLElement[]} line @param {(body: HTMLElement) => void} fill  called while open
+ */
+export function opening(key, className, line, fill, around) {
+  const body = h('div', { class: 'body', id: `body-${key}`, hidden: true });
+  const button = h('button', { class: 'line', type: 'button', 'aria-controls': body.id, onclick: toggle },
+    ...line, icon('chevron'));
+  const node = h('div', { class: className }, button, body);
+  function show() {
+    const open = around.opened.has(key);
+    body.hidden = !open;
+    button.setAttribute('aria-expanded', String(open));
+    if (open) fill(body);
+    else body.replaceChildren();
+  }
+  function toggle() {
+    if (around.opened.has(key)) around.opened.delete(key);
+    else around.opened.add(key);
+    around.hold(node, show);
+  }
+  return { node, show };
+}
+
+function userItem(item, around) {
+  const text = h('div', { class: 'said' });
+  const more = h('button', { class: 'quiet', type: 'button', hidden: true }, S.showAll);
+  const node = h('div', { class: 'item user' }, text, more);
+  more.addEventListener('click', () => around.hold(node, () => {
+    const clipped = text.classList.toggle('clipped');
+    setText(more, clipped ? S.showAll : S.showLess);
+  }));
+  return {
+    node,
+    update(now) {
+      const all = joined(now.rows, 'text');
+      if (text.textContent === all) return;
+      text.textContent = all;
+      node.title = exact(now.rows[0].createdAt);
+      const long = all.length > LONG_TEXT;
+      more.hidden = !long;
+      text.classList.toggle('clipped', long);
+    },
+  };
+}
+
+function textItem(item) {
+  const node = h('div', { class: 'item text md' });
+  return {
+    node,
+    update(now) {
+      node.classList.toggle('joined', now.joined);
+      showMarkdown(node, now.rows[0]);
+    },
+  };
+}
+
+function thinkingItem(item, around) {
+  const word = h('span', { class: 'word' });
+  let now = item;
+  let seen = null;
+  const line = opening(item.key, 'item think', [icon('think'), word], fill, around);
+  function fill(body) {
+    const last = now.rows[now.rows.length - 1];
+    const text = joined(now.rows, 'text') || (last.data.redacted ? S.thoughtHidden : S.thoughtEmpty);
+    if (!body.firstChild) {
+      seen = h('div', { class: 'thoughts' }, '');
+      seen.append(document.createTextNode(''));
+      body.append(seen);
+    }
+    const node = seen.lastChild;
+    // Appending keeps what the reader selected; a whole new text is the exception.
+    if (text.startsWith(node.data)) node.appendData(text.slice(node.data.length));
+    else node.data = text;
+  }
+  return {
+    node: line.node,
+    update(next) {
+      now = next;
+      const last = next.rows[next.rows.length - 1];
+      const { ms, redacted } = last.data;
+      line.node.classList.toggle('busy', next.open);
+      setText(word, next.open ? S.thinking : redacted ? S.thoughtHidden : ms ? S.thoughtFor(span(ms)) : S.thought);
+      line.show();
+    },
+  };
+}
+
+function errorItem(item, around) {
+  const title = h('strong', {});
+  const message = h('p', { class: 'cause' });
+  const hint = h('p', {});
+  const button = h('button', { class: 'plain', type: 'button', onclick: () => around.again(item) }, icon('again'),
+    S.tryAgain);
+  const node = h('div', { class: 'item error', role: 'alert' }, icon('warn'), h('div', {}, title, message, hint, button));
+  return {
+    node,
+    update(now) {
+      const { data } = now.rows[0];
+      const told = `${data.status || ''} ${data.message}`;
+      const known = S.errors.find(([pattern]) => pattern.test(told));
+      setText(title, known ? known[1] : S.error);
+      setText(message, data.message);
+      setText(hint, known ? known[2] : S.errorHint);
+    },
+  };
+}
+
+function systemItem(item) {
+  const node = h('p', { class: 'item system' });
+  return {
+    node,
+    update(now) {
+      const row = now.rows[0];
+      setText(node, row.data.text || row.data.kind);
+      node.title = exact(row.createdAt);
+    },
+  };
+}
+
+const KINDS = {
+  user: userItem, text: textItem, thinking: thinkingItem, tool: toolItem, error: errorItem, system: systemItem,
+};

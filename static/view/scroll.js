@@ -1,0 +1,151 @@
+/**
+ * The one owner of the log's scroll position.
+ *
+ * Following: the end stays in view. Reading: what the reader looks at does not move, whatever is added or dropped around
+ * it, by the rectangle of a row that survives; the browser's own anchoring is off, since Safari has none. Following is left
+ * by the reader's own upward move only, and taken up again at the very end or by the button: never guessed from distance.
+ */
+
+/** Further than any log is high; writing it needs no reading of the height. */
+const END = 1e9;
+/** Sub-pixel positions count as the end. */
+const SLACK_PX = 2;
+/** A scroll event this near to the last is the same movement. */
+const STILL_MS = 120;
+
+export class Scroller {
+  /**
+   * @param {HTMLElement} box  scrolls
+   * @param {HTMLElement} content  holds the items
+   * @param {object} on
+   * @param {() => boolean} on.following
+   * @param {() => boolean} on.canReturn  nothing newer exists than what is held
+   * @param {(follow: boolean) => void} on.follow
+   * @param {(edge: 'older'|'newer') => void} on.near
+   */
+  constructor(box, content, on) {
+    this.box = box;
+    this.content = content;
+    this.on = on;
+    this.last = 0;
+    this.own = -1;
+    this.movedAt = 0;
+    this.touching = false;
+    this.touchY = 0;
+    this.#listen();
+  }
+
+  #listen() {
+    const passive = { passive: true };
+    this.box.addEventListener('scroll', () => this.#scrolled(), passive);
+    this.box.addEventListener('wheel', (event) => this.#pushed(Math.sign(event.deltaY)), passive);
+    this.box.addEventListener('touchstart', (event) => {
+      this.touching = true;
+      this.touchY = event.touches[0].clientY;
+    }, passive);
+    this.box.addEventListener('touchmove', (event) => {
+      const y = event.touches[0].clientY;
+      if (Math.abs(y - this.touchY) > 0) this.#pushed(Math.sign(this.touchY - y));
+      this.touchY = y;
+    }, passive);
+    for (const end of ['touchend', 'touchcancel']) {
+      this.box.addEventListener(end, () => { this.touching = false; }, passive);
+    }
+    this.box.addEventListener('keydown', (event) => {
+      if (event.target instanceof HTMLElement && /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
+      if (['ArrowUp', 'PageUp', 'Home'].includes(event.key) || (event.key === ' ' && event.shiftKey)) this.#pushed(-1);
+      if (event.key === 'End') this.on.follow(true);
+    });
+    new ResizeObserver(() => this.pin()).observe(this.content);
+    new ResizeObserver(() => this.pin()).observe(this.box);
+  }
+
+  get #toEnd() { return this.box.scrollHeight - this.box.clientHeight - this.box.scrollTop; }
+
+  /** The reader pushes: -1 up, 1 down. */
+  #pushed(way) {
+    if (way < 0 && this.on.following()) {
+      this.on.follow(false);
+      this.#edges();
+    } else if (way > 0 && !this.on.following() && this.#toEnd <= SLACK_PX && this.on.canReturn()) {
+      this.on.follow(true);
+    } else if (way < 0 && this.box.scrollTop <= 0) {
+      this.#edges();
+    }
+  }
+
+  #scrolled() {
+    const top = this.box.scrollTop;
+    const moved = top - this.last;
+    this.last = top;
+    if (Math.abs(top - this.own) < 1) return;
+    this.own = -1;
+    this.movedAt = performance.now();
+    const toEnd = this.#toEnd;
+    // What shrinks below the reader clamps the position: that is at the end, and not the reader's move.
+    if (this.on.following() && moved < -0.5 && toEnd > SLACK_PX) this.on.follow(false);
+    else if (!this.on.following() && moved > 0 && toEnd <= SLACK_PX && this.on.canReturn()) this.on.follow(true);
+    this.#edges();
+  }
+
+  #edges() {
+    if (this.on.following()) return;
+    if (this.box.scrollTop < this.box.clientHeight) this.on.near('older');
+    if (this.#toEnd < this.box.clientHeight) this.on.near('newer');
+  }
+
+  /** The edges may be near without any movement: after rows came or went. */
+  look() { this.#edges(); }
+
+  /** A finger or its momentum moves the log; iOS ignores what is written meanwhile. */
+  get moving() {
+    return this.touching || performance.now() - this.movedAt < STILL_MS;
+  }
+
+  /** Keeps the end in view, if following. */
+  pin() {
+    if (!this.on.following()) return;
+    this.box.scrollTop = END;
+    this.own = this.last = this.box.scrollTop;
+  }
+
+  /** Runs a change of the items; afterwards the end, or what the reader looked at, is where it was. */
+  keep(change) {
+    if (this.on.following()) {
+      change();
+      this.pin();
+      return;
+    }
+    const marks = this.#marks();
+    change();
+    const mark = marks.find(({ node }) => node.isConnected);
+    if (mark) this.#shift(mark.node.getBoundingClientRect().top - mark.top);
+  }
+
+  /** Items from the first visible one on, with their places. */
+  #marks() {
+    const edge = this.box.getBoundingClientRect().top;
+    const marks = [];
+    for (const node of this.content.querySelectorAll('[data-key]')) {
+      const { top, bottom } = node.getBoundingClientRect();
+      if (bottom > edge) marks.push({ node, top });
+      if (marks.length > 60) break;
+    }
+    return marks;
+  }
+
+  #shift(by) {
+    if (Math.abs(by) < 0.5) return;
+    this.box.scrollTop += by;
+    this.own = this.last = this.box.scrollTop;
+  }
+
+  /** Runs a change that the reader asked for at `node`, such as opening it; the node stays under the pointer. */
+  hold(node, change) {
+    const { top } = node.getBoundingClientRect();
+    const followed = this.on.following();
+    change();
+    this.#shift(node.getBoundingClientRect().top - top);
+    if (followed && this.#toEnd > SLACK_PX) this.on.follow(false);
+  }
+}
