@@ -133,7 +133,8 @@ export class Siskin {
 
   async #spawn() {
     const { args = [], env = {}, by = [], demo = false } = this.options;
-    const [program, ...words] = [...by, ...COMMAND, 'serve', '--config', this.config, ...(demo ? ['--demo'] : []), ...args];
+    const [program, ...words] = [...by, ...COMMAND, 'serve', '--config', this.config, '--data', this.data,
+      ...(demo ? ['--demo'] : []), ...args];
     this.stdout = '';
     this.child = spawn(program, words, { env: { ...cleanEnv(), ...env }, stdio: ['ignore', 'pipe', 'pipe'] });
     this.ended = new Promise((done) => this.child.once('close', (code, signal) => done({ code, signal })));

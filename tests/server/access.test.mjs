@@ -158,7 +158,7 @@ test('a revoked device is out at once, its sockets too', async (t) => {
 
 test('siskin pair prints a code for the running server', async (t) => {
   const siskin = await Siskin.start(t, { demo: true });
-  const printed = await run(['pair', '--config', siskin.config]);
+  const printed = await run(['pair', '--config', siskin.config, '--data', siskin.data]);
   assert.equal(printed.code, 0, printed.stderr);
   const [first] = printed.stdout.split('\n');
   assert.match(first, /^code: [A-Z0-9]{4}-[A-Z0-9]{4}$/);
@@ -166,7 +166,7 @@ test('siskin pair prints a code for the running server', async (t) => {
   const paired = await siskin.api('POST', '/api/pair', { code: first.slice(6) }, { token: null });
   assert.equal(paired.status, 201);
   await siskin.stop();
-  const alone = await run(['pair', '--config', siskin.config]);
+  const alone = await run(['pair', '--config', siskin.config, '--data', siskin.data]);
   assert.equal(alone.code, 1);
   assert.equal(alone.stderr.trim().split('\n').length, 1, alone.stderr);
 });
