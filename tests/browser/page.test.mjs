@@ -27,10 +27,14 @@ for (const phone of [false, true]) {
     await page.getByRole('button', { name: 'Stop' }).waitFor();
     // It streams if the text is seen to grow.
     const lengths = new Set();
-    await until(async () => {
-      lengths.add((await said(page)).join('').length);
-      return !(await page.getByRole('button', { name: 'Stop' }).isVisible());
-    }, 'the end of the turn', 60_000);
+    await until(
+      async () => {
+        lengths.add((await said(page)).join('').length);
+        return !(await page.getByRole('button', { name: 'Stop' }).isVisible());
+      },
+      'the end of the turn',
+      60_000,
+    );
     assert.ok(lengths.size >= 3, `${lengths.size} different lengths were seen`);
     const before = await said(page);
     assert.ok(before[0].includes('Hello, who are you?'));
@@ -47,15 +51,26 @@ for (const phone of [false, true]) {
     const page = await paired(t, siskin, { phone });
     fs.writeFileSync(path.join(siskin.workdir, 'note.txt'), 'remember the milk\n');
     let go;
-    const held = new Promise((done) => { go = done; });
+    const held = new Promise((done) => {
+      go = done;
+    });
     provider.answers = [
-      say([thinking('What is in there?'), text('I read **note.txt**.'), call('read_file', { path: 'note.txt' })]),
+      say([
+        thinking('What is in there?'),
+        text('I read **note.txt**.'),
+        call('read_file', { path: 'note.txt' }),
+      ]),
       async (exchange) => {
-        await say([text('First part. ', 'Second part.')], { cutAt: 700, then: async (one) => {
-          await held;
-          one.close();
-        } })(exchange);
-      }, say('Never.')];
+        await say([text('First part. ', 'Second part.')], {
+          cutAt: 700,
+          then: async (one) => {
+            await held;
+            one.close();
+          },
+        })(exchange);
+      },
+      say('Never.'),
+    ];
     await ask(page, 'Read my note');
     await log(page).getByText('First part.').waitFor();
     await log(page).locator('strong', { hasText: 'note.txt' }).waitFor();
@@ -65,7 +80,9 @@ for (const phone of [false, true]) {
     assert.equal(await log(page).getByText('remember the milk').isVisible(), false, 'closed at first');
     await tool.click();
     await log(page).getByText('remember the milk').waitFor();
-    await log(page).getByRole('button', { name: /Thought/ }).click();
+    await log(page)
+      .getByRole('button', { name: /Thought/ })
+      .click();
     await log(page).getByText('What is in there?').waitFor();
     go();
     await rested(page);
@@ -76,17 +93,32 @@ test('a second browser sees it all as it happens, and closing one ends nothing',
   const { provider, siskin } = await setUp(t);
   const first = await paired(t, siskin);
   await siskin.api('GET', '/healthz');
-  siskin.token = await first.evaluate(() => Object.values(localStorage).map((v) => { try { return JSON.parse(v); }
-    catch { return v; } }).map((v) => v?.token ?? v).find((v) => typeof v === 'string' && /^[\w-]{43,}$/.test(v)));
+  siskin.token = await first.evaluate(() =>
+    Object.values(localStorage)
+      .map((v) => {
+        try {
+          return JSON.parse(v);
+        } catch {
+          return v;
+        }
+      })
+      .map((v) => v?.token ?? v)
+      .find((v) => typeof v === 'string' && /^[\w-]{43,}$/.test(v)),
+  );
   assert.ok(siskin.token, 'the token is in localStorage');
   const { code } = (await siskin.api('POST', '/api/pair/code')).json;
   const second = await open(t, siskin, { link: `${siskin.url}/#pair=${code}` });
   await field(second).waitFor();
-  provider.answers = [say([text(...Array.from({ length: 300 }, (_, n) => `w${n} `))], { split: 200, pauseMs: 5 })];
+  provider.answers = [
+    say([text(...Array.from({ length: 300 }, (_, n) => `w${n} `))], { split: 200, pauseMs: 5 }),
+  ];
   await ask(first, 'Count');
   await first.getByText(/w3 /).first().waitFor();
   const [tab] = (await siskin.get('/api/tabs')).tabs;
-  await second.locator('a', { hasText: tab.title || 'Count' }).first().click();
+  await second
+    .locator('a', { hasText: tab.title || 'Count' })
+    .first()
+    .click();
   await log(second).getByText(/w9 /).first().waitFor();
   assert.ok((await said(second))[0].includes('Count'), 'the prompt is seen at once');
   await first.close();
@@ -98,7 +130,9 @@ test('a second browser sees it all as it happens, and closing one ends nothing',
 test('stop keeps what came, and the next message goes on', async (t) => {
   const { provider, siskin } = await setUp(t);
   const page = await paired(t, siskin);
-  provider.answers = [say([text(...Array.from({ length: 3000 }, (_, n) => `w${n} `))], { split: 200, pauseMs: 10 })];
+  provider.answers = [
+    say([text(...Array.from({ length: 3000 }, (_, n) => `w${n} `))], { split: 200, pauseMs: 10 }),
+  ];
   await ask(page, 'Count');
   await log(page).getByText(/w5 /).first().waitFor();
   await page.getByRole('button', { name: 'Stop' }).click();
@@ -129,7 +163,9 @@ test('a server that goes and comes back is noticed, and nothing is lost', async 
   siskin.options.listen = `127.0.0.1:${siskin.port}`;
   siskin.configure();
   const page = await paired(t, siskin, { allow: /WebSocket|Failed to load resource|ERR_/ });
-  provider.answers = [say([text(...Array.from({ length: 3000 }, (_, n) => `w${n} `))], { split: 200, pauseMs: 10 })];
+  provider.answers = [
+    say([text(...Array.from({ length: 3000 }, (_, n) => `w${n} `))], { split: 200, pauseMs: 10 }),
+  ];
   await ask(page, 'Count');
   await log(page).getByText(/w5 /).first().waitFor();
   await siskin.kill();
@@ -149,7 +185,10 @@ test('without a token there is a field for the code, and a wrong one is said to 
   const code = page.getByRole('textbox', { name: /code/i });
   await code.fill('AAAA-AAAA');
   await page.getByRole('button', { name: 'Pair' }).click();
-  await page.getByText(/wrong|expired/).first().waitFor();
+  await page
+    .getByText(/wrong|expired/)
+    .first()
+    .waitFor();
   await code.fill((await siskin.link()).split('#pair=')[1]);
   await page.getByRole('button', { name: 'Pair' }).click();
   await field(page).waitFor();
@@ -164,7 +203,10 @@ test('all of it works on plain http, where nothing needs a secure context', asyn
   await log(page).locator('pre').waitFor();
   await rested(page);
   await log(page).getByRole('button', { name: /Copy/ }).first().click();
-  await page.getByText(/Copied|Select and copy by hand/).first().waitFor();
+  await page
+    .getByText(/Copied|Select and copy by hand/)
+    .first()
+    .waitFor();
   await ask(page, 'And again');
   await log(page).getByText('ok', { exact: true }).waitFor();
 });
@@ -185,27 +227,42 @@ test('a reader is not pulled to the end, and comes back by the button', async (t
   assert.ok(Math.abs((await top()) - at) <= 1, 'the position does not move while text comes');
   const jump = page.getByRole('button', { name: /go to the end/i });
   await jump.click();
-  await until(() => log(page).evaluate((node) => node.scrollHeight - node.scrollTop - node.clientHeight < 40), 'the end');
+  await until(
+    () => log(page).evaluate((node) => node.scrollHeight - node.scrollTop - node.clientHeight < 40),
+    'the end',
+  );
   await rested(page, 30_000);
-  await until(() => log(page).evaluate((node) => node.scrollHeight - node.scrollTop - node.clientHeight < 40), 'the end again');
+  await until(
+    () => log(page).evaluate((node) => node.scrollHeight - node.scrollTop - node.clientHeight < 40),
+    'the end again',
+  );
 });
 
 test('a long conversation keeps the page small, and its beginning can be reached', async (t) => {
   const { provider, siskin } = await setUp(t);
   const page = await paired(t, siskin);
-  provider.answers = [say(() => Array.from({ length: 600 }, (_, n) => (n % 2 ? text(`answer ${n}.`) : thinking(`t ${n}`))))];
+  provider.answers = [
+    say(() => Array.from({ length: 600 }, (_, n) => (n % 2 ? text(`answer ${n}.`) : thinking(`t ${n}`)))),
+  ];
   await ask(page, 'the very first message');
   await log(page).getByText('answer 599.').waitFor({ timeout: 30_000 });
   await rested(page);
   const nodes = () => page.evaluate(() => document.querySelectorAll('.item').length);
   assert.ok((await nodes()) <= 200, `${await nodes()} items`);
   const first = log(page).getByText('the very first message', { exact: true });
-  await until(async () => {
-    await log(page).evaluate((node) => { node.scrollTop = 0; node.dispatchEvent(new WheelEvent('wheel', { deltaY: -100 })); });
-    await sleep(100);
-    assert.ok((await nodes()) <= 200, `${await nodes()} items while scrolling up`);
-    return first.isVisible();
-  }, 'the first message', 30_000);
+  await until(
+    async () => {
+      await log(page).evaluate((node) => {
+        node.scrollTop = 0;
+        node.dispatchEvent(new WheelEvent('wheel', { deltaY: -100 }));
+      });
+      await sleep(100);
+      assert.ok((await nodes()) <= 200, `${await nodes()} items while scrolling up`);
+      return first.isVisible();
+    },
+    'the first message',
+    30_000,
+  );
 });
 
 test('on a phone the field stays above the keyboard, and its text does not make the page zoom', async (t) => {
@@ -219,10 +276,12 @@ test('on a phone the field stays above the keyboard, and its text does not make 
     const box = await field(page).boundingBox();
     return box && box.y + box.height <= 500;
   }, 'the field to be inside');
-  const targets = await page.evaluate(() => [...document.querySelectorAll('button, a, select')]
-    .filter((node) => node.offsetParent && getComputedStyle(node).visibility !== 'hidden')
-    .map((node) => [node.outerHTML.slice(0, 80), node.getBoundingClientRect()])
-    .filter(([, box]) => box.width > 0 && box.x >= 0 && box.x < innerWidth && box.height < 32));
+  const targets = await page.evaluate(() =>
+    [...document.querySelectorAll('button, a, select')]
+      .filter((node) => node.offsetParent && getComputedStyle(node).visibility !== 'hidden')
+      .map((node) => [node.outerHTML.slice(0, 80), node.getBoundingClientRect()])
+      .filter(([, box]) => box.width > 0 && box.x >= 0 && box.x < innerWidth && box.height < 32),
+  );
   assert.deepEqual(targets, [], 'nothing to tap is smaller than a finger');
 });
 
@@ -232,11 +291,18 @@ test('the page is built of the log: what the server holds is what is shown', asy
   provider.always = say((exchange) => `answer ${exchange.json.messages.length} 👍`);
   for (let n = 0; n < 5; n += 1) {
     await ask(page, `question ${n} é`);
-    await log(page).getByText(`answer ${n * 2 + 1} 👍`, { exact: true }).waitFor();
+    await log(page)
+      .getByText(`answer ${n * 2 + 1} 👍`, { exact: true })
+      .waitFor();
     await rested(page);
   }
   const shown = (await said(page)).join('\n');
-  siskin.token = await page.evaluate(() => Object.values(localStorage).join(' ').match(/[\w-]{43,}/)[0]);
+  siskin.token = await page.evaluate(
+    () =>
+      Object.values(localStorage)
+        .join(' ')
+        .match(/[\w-]{43,}/)[0],
+  );
   const [tab] = (await siskin.get('/api/tabs')).tabs;
   const rows = await siskin.log(tab.id);
   assert.equal(textOf(rows).length, shown.match(/answer \d+ 👍/gu).join('').length);

@@ -1,4 +1,5 @@
-// Ends of the server at any moment: what was promised is there, the log is valid, and a strict provider takes it.
+// Ends of the server at any moment: what was promised is there, the log is valid, and a strict provider
+// takes it.
 
 import assert from 'node:assert/strict';
 import test from 'node:test';
@@ -18,11 +19,24 @@ function random(seed) {
   };
 }
 
-const busy = (exchange) => say(exchange.json.messages.length % 4 === 3 ? [thinking('so'), text('done ', 'with it.')] : [
-  thinking('hm ', 'well'), text('I look. ', 'x'.repeat(300)), call('list_files', { path: '.' }), call('system_info'),
-  call('read_file', { path: 'a'.repeat(20_000) })], { split: 400, pauseMs: 1 })(exchange);
+const busy = (exchange) =>
+  say(
+    exchange.json.messages.length % 4 === 3
+      ? [thinking('so'), text('done ', 'with it.')]
+      : [
+          thinking('hm ', 'well'),
+          text('I look. ', 'x'.repeat(300)),
+          call('list_files', { path: '.' }),
+          call('system_info'),
+          call('read_file', { path: 'a'.repeat(20_000) }),
+        ],
+    { split: 400, pauseMs: 1 },
+  )(exchange);
 
-for (const [wire, model] of [['anthropic', 'a/scripted'], ['openai', 'o/scripted']]) {
+for (const [wire, model] of [
+  ['anthropic', 'a/scripted'],
+  ['openai', 'o/scripted'],
+]) {
   test(`${wire}: killed at any moment, it goes on as if nothing was`, async (t) => {
     const seed = Number(process.env.SISKIN_SEED ?? Date.now() % 1e6);
     const next = random(seed);
@@ -37,7 +51,8 @@ for (const [wire, model] of [['anthropic', 'a/scripted'], ['openai', 'o/scripted
       const peer = await siskin.peer({ name: where });
       await peer.open(tab.id);
       const sent = `message ${round}`;
-      const pending = siskin.api('POST', `/api/tabs/${tab.id}/messages`, { clientId: `c${round}`, text: sent })
+      const pending = siskin
+        .api('POST', `/api/tabs/${tab.id}/messages`, { clientId: `c${round}`, text: sent })
         .catch(() => null);
       await sleep(next(120));
       await siskin.kill();
@@ -47,10 +62,15 @@ for (const [wire, model] of [['anthropic', 'a/scripted'], ['openai', 'o/scripted
       await siskin.restart();
       const rows = await siskin.log(tab.id);
       assert.deepEqual([...checkLog(rows).keys()], [], `${where}: every call has its result`);
-      for (const row of told) assert.deepEqual(rows[row.seq - 1], row, `${where}: a row that was told is there`);
+      for (const row of told)
+        assert.deepEqual(rows[row.seq - 1], row, `${where}: a row that was told is there`);
       if (acknowledged) {
         const mine = rows.filter((row) => row.data.clientId === `c${round}`);
-        assert.deepEqual(mine.map((row) => row.data.text), [sent], `${where}: an acknowledged message is there, once`);
+        assert.deepEqual(
+          mine.map((row) => row.data.text),
+          [sent],
+          `${where}: an acknowledged message is there, once`,
+        );
       }
       assert.ok(!open || rows.length >= open.seq - 1, `${where}: at most the open chunk is lost`);
       assert.equal((await siskin.tab(tab.id)).status, 'idle', where);
@@ -80,10 +100,13 @@ test('a tool runs at most once, whatever is repeated', async (t) => {
   t.after(() => provider.stop());
   const siskin = await Siskin.start(t, { provider });
   const tab = await siskin.newTab();
-  provider.answers = [say([call('system_info')]), async (exchange) => {
-    await exchange.head();
-    await siskin.kill();
-  }];
+  provider.answers = [
+    say([call('system_info')]),
+    async (exchange) => {
+      await exchange.head();
+      await siskin.kill();
+    },
+  ];
   await siskin.send(tab.id, 'go');
   await siskin.ended;
   await siskin.restart();
@@ -101,7 +124,9 @@ test('SIGTERM seals what runs, says goodbye, and ends with 0', async (t) => {
   const idle = await siskin.newTab();
   const peer = await siskin.peer();
   await peer.open(tab.id);
-  provider.answers = [say([text(...Array.from({ length: 1000 }, (_, n) => `w${n} `))], { split: 300, pauseMs: 10 })];
+  provider.answers = [
+    say([text(...Array.from({ length: 1000 }, (_, n) => `w${n} `))], { split: 300, pauseMs: 10 }),
+  ];
   await siskin.send(tab.id, 'go');
   await peer.until(() => peer.text().includes('w9 '), 'some text');
   const began = Date.now();
@@ -133,7 +158,7 @@ test('SIGTERM ends in time whatever goes on', async (t) => {
   assert.ok(Date.now() - began < 5000, `${Date.now() - began} ms`);
 });
 
-test('a later request begins with the earlier one, over turns, stops, restarts and a new tool result', async (t) => {
+test('a later request begins with the earlier one, over turns, stops and restarts', async (t) => {
   const provider = await Provider.start();
   t.after(() => provider.stop());
   const siskin = await Siskin.start(t, { provider });
@@ -142,7 +167,9 @@ test('a later request begins with the earlier one, over turns, stops, restarts a
     const tab = await siskin.newTab({ model });
     for (let n = 0; n < 8; n += 1) {
       provider.always = say('fine');
-      provider.answers = [say(() => [thinking('hm'), text('look é'), call('system_info'), call('list_files', { path: '.' })])];
+      provider.answers = [
+        say(() => [thinking('hm'), text('look é'), call('system_info'), call('list_files', { path: '.' })]),
+      ];
       if (n % 4 === 1) provider.answers.push((exchange) => exchange.silent());
       if (n % 4 === 2) provider.answers = [say([text('half ', 'of it')], { cutAt: 700, then: 'silent' })];
       await siskin.send(tab.id, `turn ${n}`);

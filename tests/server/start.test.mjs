@@ -30,8 +30,10 @@ const CONFIGS = [
   ['[[provider]]\nname = "a"\nkind = "nonsense"\n', [/kind/, /anthropic/, /openai/, /\b3\b/]],
   ['[[provider]]\nname = "a"\nkind = "openai"\nbase_url = "ftp://x"\n', [/base_url/, /http/]],
   ['[[provider]]\nname = "a b"\nkind = "openai"\nbase_url = "http://x"\n', [/name/]],
-  ['[[provider]]\nname = "a"\nkind = "openai"\nbase_url = "http://x"\napi_key_file = "/nonexistent/key"\n',
-    [/\/nonexistent\/key/, /a/]],
+  [
+    '[[provider]]\nname = "a"\nkind = "openai"\nbase_url = "http://x"\napi_key_file = "/nonexistent/key"\n',
+    [/\/nonexistent\/key/, /a/],
+  ],
   ['[budget]\nconections = 3\n', [/conections/, /connections/]],
   ['[budget]\nevent_bytes = 1000000000\n', [/total_bytes/]],
   ['[budget]\nconnections = -1\n', [/connections/]],
@@ -61,7 +63,8 @@ test('a wrong option is named', async () => {
   assert.match((await run(['--version'])).stdout, /^siskin \d+\.\d+\.\d+\n$/);
   const help = await run(['--help']);
   assert.equal(help.code, 0);
-  for (const verb_ of ['serve', 'pair', 'budget', '--demo', '--config']) assert.ok(help.stdout.includes(verb_), verb_);
+  for (const verb_ of ['serve', 'pair', 'budget', '--demo', '--config'])
+    assert.ok(help.stdout.includes(verb_), verb_);
 });
 
 test('a port in use is named, with what to do', async (t) => {
@@ -70,13 +73,24 @@ test('a port in use is named, with what to do', async (t) => {
   await new Promise((done) => server.listen(0, '127.0.0.1', done));
   t.after(() => server.close());
   const address = `127.0.0.1:${server.address().port}`;
-  await refused(['--demo', '--listen', address, '--data', path.join(dir, 'data')], 1, [new RegExp(address), /in use/, /--listen|listen/]);
-  await refused(['--demo', '--listen', '192.0.2.77:8787', '--data', path.join(dir, 'data')], 1, /192\.0\.2\.77/);
+  await refused(['--demo', '--listen', address, '--data', path.join(dir, 'data')], 1, [
+    new RegExp(address),
+    /in use/,
+    /--listen|listen/,
+  ]);
+  await refused(
+    ['--demo', '--listen', '192.0.2.77:8787', '--data', path.join(dir, 'data')],
+    1,
+    /192\.0\.2\.77/,
+  );
 });
 
 test('a data directory in use names who holds it', async (t) => {
   const siskin = await Siskin.start(t, { demo: true });
-  const line = await refused(['--demo', '--listen', '127.0.0.1:0', '--data', siskin.data], 1, [/data|lock/, /use|holds|running/]);
+  const line = await refused(['--demo', '--listen', '127.0.0.1:0', '--data', siskin.data], 1, [
+    /data|lock/,
+    /use|holds|running/,
+  ]);
   assert.ok(line.includes(String(siskin.pid)), line);
   assert.equal((await siskin.api('GET', '/healthz')).status, 200, 'the first one is not disturbed');
 });
@@ -111,11 +125,12 @@ test('a database of a newer Siskin is left alone', async (t) => {
   await siskin.stop();
   const file = fs.readdirSync(siskin.data).find((name) => /\.(db|sqlite3?)$/.test(name));
   assert.ok(file, `${fs.readdirSync(siskin.data)}`);
-  const script = 'import sqlite3,sys;d=sqlite3.connect(sys.argv[1]);'
-    + 'print([r for r in d.execute("select name from sqlite_master where name=\'meta\'")]);'
-    + 'v=d.execute("pragma user_version").fetchone()[0];'
-    + 'd.execute("update meta set value=999 where key like \'%version%\' or key like \'schema%\'");'
-    + 'd.execute("pragma user_version=999") if v else None;d.commit()';
+  const script =
+    'import sqlite3,sys;d=sqlite3.connect(sys.argv[1]);' +
+    'print([r for r in d.execute("select name from sqlite_master where name=\'meta\'")]);' +
+    'v=d.execute("pragma user_version").fetchone()[0];' +
+    "d.execute(\"update meta set value=999 where key like '%version%' or key like 'schema%'\");" +
+    'd.execute("pragma user_version=999") if v else None;d.commit()';
   const { spawnSync } = await import('node:child_process');
   const python = spawnSync('python3', ['-c', script, path.join(siskin.data, file)], { encoding: 'utf8' });
   assert.equal(python.status, 0, python.stderr);
@@ -133,7 +148,9 @@ test('a damaged database is moved aside, never deleted, and the log says where',
   siskin.options.pair = false;
   await siskin.restart();
   assert.match(siskin.stderr, new RegExp(`${name}[^\\n]*`));
-  const aside = fs.readdirSync(siskin.data).filter((one) => one.startsWith(name) && one !== name && !/-(wal|shm)$/.test(one));
+  const aside = fs
+    .readdirSync(siskin.data)
+    .filter((one) => one.startsWith(name) && one !== name && !/-(wal|shm)$/.test(one));
   assert.equal(aside.length, 1, `${fs.readdirSync(siskin.data)}`);
   assert.match(fs.readFileSync(path.join(siskin.data, aside[0]), 'utf8'), /^this is no database/);
   await siskin.pair();
@@ -146,7 +163,10 @@ test('without any model the server runs and says what to do', async (t) => {
   assert.deepEqual(models, []);
   const made = await siskin.api('POST', '/api/tabs', {});
   if (made.status === 201) {
-    const sent = await siskin.api('POST', `/api/tabs/${made.json.id}/messages`, { clientId: 'a', text: 'hi' });
+    const sent = await siskin.api('POST', `/api/tabs/${made.json.id}/messages`, {
+      clientId: 'a',
+      text: 'hi',
+    });
     if (sent.status === 202) {
       await siskin.idle(made.json.id);
       assert.match((await siskin.log(made.json.id)).at(-1).data.message, /provider|model/);
@@ -157,21 +177,38 @@ test('without any model the server runs and says what to do', async (t) => {
 test('models are asked from the provider where the config names none', async (t) => {
   const provider = await Provider.start({ models: ['m1', 'm2'] });
   t.after(() => provider.stop());
-  const siskin = await Siskin.start(t, { tables: `[[provider]]\nname = "x"\nkind = "openai"\nbase_url = "${provider.url}/v1"\n`
-    + `[[provider]]\nname = "y"\nkind = "anthropic"\nbase_url = "${provider.url}"\n[[provider]]\nname = "down"\n`
-    + 'kind = "openai"\nbase_url = "http://127.0.0.1:9"\n' });
+  const siskin = await Siskin.start(t, {
+    tables:
+      `[[provider]]\nname = "x"\nkind = "openai"\nbase_url = "${provider.url}/v1"\n` +
+      `[[provider]]\nname = "y"\nkind = "anthropic"\n` +
+      `base_url = "${provider.url}"\n[[provider]]\nname = "down"\n` +
+      'kind = "openai"\nbase_url = "http://127.0.0.1:9"\n',
+  });
   const { models, errors } = await siskin.get('/api/models');
-  assert.deepEqual(models.map((model) => model.id), ['x/m1', 'x/m2', 'y/m1', 'y/m2']);
-  assert.deepEqual(errors.map((error) => error.provider), ['down']);
+  assert.deepEqual(
+    models.map((model) => model.id),
+    ['x/m1', 'x/m2', 'y/m1', 'y/m2'],
+  );
+  assert.deepEqual(
+    errors.map((error) => error.provider),
+    ['down'],
+  );
   assert.match(errors[0].message, /127\.0\.0\.1:9|refused/);
-  assert.deepEqual(provider.requests.map((request) => request.path.split('?')[0]), ['/v1/models', '/v1/models']);
+  assert.deepEqual(
+    provider.requests.map((request) => request.path.split('?')[0]),
+    ['/v1/models', '/v1/models'],
+  );
 });
 
 test('keys come from the environment only for the vendor that they belong to', async (t) => {
   const provider = await Provider.start({ key: 'env-key' });
   t.after(() => provider.stop());
-  const siskin = await Siskin.start(t, { env: { OPENAI_API_KEY: 'env-key' },
-    tables: `[[provider]]\nname = "x"\nkind = "openai"\nbase_url = "${provider.url}"\nmodels = ["scripted"]\n` });
+  const siskin = await Siskin.start(t, {
+    env: { OPENAI_API_KEY: 'env-key' },
+    tables:
+      `[[provider]]\nname = "x"\nkind = "openai"\nbase_url = "${provider.url}"\n` +
+      'models = ["scripted"]\n',
+  });
   const tab = await siskin.newTab({ model: 'x/scripted' });
   await siskin.turn(tab.id, 'hi');
   assert.equal(provider.asked.length, 1);
@@ -180,7 +217,8 @@ test('keys come from the environment only for the vendor that they belong to', a
 test('siskin budget prints the table and its sum, and a closed pipe is no fault', async () => {
   const printed = await run(['budget']);
   assert.equal(printed.code, 0);
-  for (const word of ['connections', 'chunk_bytes', 'total_bytes', '24']) assert.ok(printed.stdout.includes(word), word);
+  for (const word of ['connections', 'chunk_bytes', 'total_bytes', '24'])
+    assert.ok(printed.stdout.includes(word), word);
   const { spawnSync } = await import('node:child_process');
   const script = '"$@" budget | true; exit "${PIPESTATUS[0]}"';
   const closed = spawnSync('bash', ['-c', script, 'bash', ...COMMAND], { encoding: 'utf8' });

@@ -12,8 +12,8 @@ import { call, deafPort, encode, events, mute, Provider, refuse, say, text } fro
 
 const WIRES = { anthropic: 'a/scripted', openai: 'o/scripted' };
 
-const TABLE = (name, kind, url) => `[[provider]]\nname = "${name}"\nkind = "${kind}"\nbase_url = "${url}"\n`
-  + 'models = ["scripted"]\n';
+const TABLE = (name, kind, url) =>
+  `[[provider]]\nname = "${name}"\nkind = "${kind}"\nbase_url = "${url}"\n` + 'models = ["scripted"]\n';
 
 /** Starts a turn, waits for `ready`, stops, and checks all that must hold then. */
 async function check(siskin, tab, ready, { asked = 'cancelled' } = {}) {
@@ -31,9 +31,16 @@ async function check(siskin, tab, ready, { asked = 'cancelled' } = {}) {
   assert.ok(took < 1000, `it took ${took} ms`);
   assert.equal(peer.sealed[0].stopReason, asked);
   assert.equal((await siskin.tab(tab.id)).status, 'idle');
-  await until(() => siskin.threads() <= base.threads && siskin.fds() <= base.fds, 'threads and descriptors to be back', 3000)
-    .catch((fault) => { throw new Error(`${fault.message}: ${base.threads}/${base.fds} before, `
-      + `${siskin.threads()}/${siskin.fds()} after`); });
+  await until(
+    () => siskin.threads() <= base.threads && siskin.fds() <= base.fds,
+    'threads and descriptors to be back',
+    3000,
+  ).catch((fault) => {
+    throw new Error(
+      `${fault.message}: ${base.threads}/${base.fds} before, ` +
+        `${siskin.threads()}/${siskin.fds()} after`,
+    );
+  });
   assert.deepEqual(peer.rows, await siskin.log(tab.id));
   peer.drop();
 }
@@ -65,14 +72,21 @@ for (const [wire, model] of Object.entries(WIRES)) {
 
   test(`${wire}: stop while waiting for the first event`, async (t) => {
     const { provider, siskin, tab } = await start(t);
-    provider.answers = [async (exchange) => { await exchange.head(); await exchange.silent(); }];
+    provider.answers = [
+      async (exchange) => {
+        await exchange.head();
+        await exchange.silent();
+      },
+    ];
     await check(siskin, tab, () => provider.next().then(() => sleep(50)));
     await goOn(siskin, provider, tab);
   });
 
   test(`${wire}: stop while streaming text keeps what came`, async (t) => {
     const { provider, siskin, tab } = await start(t);
-    provider.answers = [say([text(...Array.from({ length: 2000 }, (_, n) => `w${n} `))], { split: 200, pauseMs: 5 })];
+    provider.answers = [
+      say([text(...Array.from({ length: 2000 }, (_, n) => `w${n} `))], { split: 200, pauseMs: 5 }),
+    ];
     await check(siskin, tab, (peer) => peer.until(() => peer.text().includes('w20 '), 'some text'));
     assert.match(textOf(await siskin.log(tab.id)), /^w0 w1 w2 /);
     await goOn(siskin, provider, tab);
@@ -111,7 +125,9 @@ for (const [wire, model] of Object.entries(WIRES)) {
   test(`${wire}: stop while connecting to a full backlog`, async (t) => {
     const deaf = await deafPort();
     t.after(() => deaf.stop());
-    const { provider, siskin } = await start(t, { tables: TABLE('deaf', wire, `http://127.0.0.1:${deaf.port}`) });
+    const { provider, siskin } = await start(t, {
+      tables: TABLE('deaf', wire, `http://127.0.0.1:${deaf.port}`),
+    });
     const tab = await siskin.newTab({ model: 'deaf/scripted' });
     await check(siskin, tab, () => sleep(300));
     await goOn(siskin, provider, tab, model);
@@ -122,9 +138,14 @@ for (const [wire, model] of Object.entries(WIRES)) {
     await new Promise((done) => silent.listen(0, '127.0.0.1', done));
     t.after(() => silent.close());
     const accepted = new Promise((done) => silent.once('connection', done));
-    const { provider, siskin } = await start(t, { tables: TABLE('tls', wire, `https://127.0.0.1:${silent.address().port}`) });
+    const { provider, siskin } = await start(t, {
+      tables: TABLE('tls', wire, `https://127.0.0.1:${silent.address().port}`),
+    });
     const tab = await siskin.newTab({ model: 'tls/scripted' });
-    await check(siskin, tab, async () => { (await accepted).on('error', () => {}); await sleep(100); });
+    await check(siskin, tab, async () => {
+      (await accepted).on('error', () => {});
+      await sleep(100);
+    });
     await goOn(siskin, provider, tab, model);
   });
 
@@ -149,7 +170,9 @@ test('stop while a name is being resolved', async (t) => {
     hole.once('error', () => done(false));
     hole.bind(53, '127.0.0.77', () => done(true));
   });
-  t.after(() => { if (bound) hole.close(); });
+  t.after(() => {
+    if (bound) hole.close();
+  });
   const file = path.join(dir, 'resolv.conf');
   fs.writeFileSync(file, 'nameserver 127.0.0.77\noptions timeout:20 attempts:1\n');
   const by = ['unshare', '-m', 'sh', '-c', `mount --bind ${file} /etc/resolv.conf && exec "$@"`, 'sh'];
@@ -158,7 +181,11 @@ test('stop while a name is being resolved', async (t) => {
   const asked = new Promise((done) => hole.once('message', done));
   const provider = await Provider.start();
   t.after(() => provider.stop());
-  const siskin = await Siskin.start(t, { provider, by, tables: TABLE('far', 'openai', 'http://no-such-name.example') });
+  const siskin = await Siskin.start(t, {
+    provider,
+    by,
+    tables: TABLE('far', 'openai', 'http://no-such-name.example'),
+  });
   const tab = await siskin.newTab({ model: 'far/scripted' });
   const peer = await siskin.peer();
   await peer.open(tab.id);
@@ -180,8 +207,10 @@ test('stop at any moment of a turn with calls leaves a valid history', async (t)
   const tab = await siskin.newTab();
   for (let n = 0; n < 25; n += 1) {
     provider.answers = [];
-    provider.always = say(() => [text('a ', 'b ', 'c '), call('system_info'), call('list_files', { path: '.' })],
-      { split: 150, pauseMs: 1 });
+    provider.always = say(
+      () => [text('a ', 'b ', 'c '), call('system_info'), call('list_files', { path: '.' })],
+      { split: 150, pauseMs: 1 },
+    );
     await siskin.send(tab.id, `turn ${n}`);
     await sleep(n * 4);
     await siskin.api('POST', `/api/tabs/${tab.id}/stop`);

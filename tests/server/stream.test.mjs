@@ -1,4 +1,5 @@
-// The provider's stream as it really comes: split anywhere, cut, reset, silent, with errors inside; and what is retried.
+// The provider's stream as it really comes: split anywhere, cut, reset, silent, with errors inside; and
+// what is retried.
 
 import assert from 'node:assert/strict';
 import test from 'node:test';
@@ -34,26 +35,53 @@ function upTo(wire, parts, fits) {
   return encode(all.slice(0, all.findIndex(({ data }) => fits(data)) + 1));
 }
 
-const rowsOf = async (siskin, tab) => (await siskin.log(tab.id)).map((row) => [row.role, row.type, row.data]);
+const rowsOf = async (siskin, tab) =>
+  (await siskin.log(tab.id)).map((row) => [row.role, row.type, row.data]);
 
-const said = (rows) => rows.filter((row) => row.role === 'assistant').map((row) => (
-  [row.type, row.data.text ?? row.data.arguments]));
+const said = (rows) =>
+  rows
+    .filter((row) => row.role === 'assistant')
+    .map((row) => [row.type, row.data.text ?? row.data.arguments]);
 
 both('a stream split anywhere gives the same rows', async ({ wire, provider, siskin, tab }) => {
-  const parts = () => [{ thinking: ['hm é'], signature: wire === 'anthropic' ? `s${Math.random()}` : undefined },
-    text('é👍', 'ab'), call('system_info', ['{', '}'])];
+  const parts = () => [
+    { thinking: ['hm é'], signature: wire === 'anthropic' ? `s${Math.random()}` : undefined },
+    text('é👍', 'ab'),
+    call('system_info', ['{', '}']),
+  ];
   const last = [text('end 👍')];
-  provider.always = (exchange) => say(exchange.json.messages.at(-1).role === 'tool'
-    || Array.isArray(exchange.json.messages.at(-1).content)
-      && exchange.json.messages.at(-1).content[0].type === 'tool_result' ? last : parts())(exchange);
+  provider.always = (exchange) =>
+    say(
+      exchange.json.messages.at(-1).role === 'tool' ||
+        (Array.isArray(exchange.json.messages.at(-1).content) &&
+          exchange.json.messages.at(-1).content[0].type === 'tool_result')
+        ? last
+        : parts(),
+    )(exchange);
   await siskin.turn(tab.id, 'whole');
   const expected = said(await siskin.log(tab.id));
-  assert.deepEqual(expected, [['thinking', 'hm é'], ['text', 'é👍ab'], ['tool_call', '{}'], ['text', 'end 👍']]);
+  assert.deepEqual(expected, [
+    ['thinking', 'hm é'],
+    ['text', 'é👍ab'],
+    ['tool_call', '{}'],
+    ['text', 'end 👍'],
+  ]);
   const size = encode(events(wire, parts())).length;
   const normal = provider.always;
-  const variants = [{ split: 1 }, { split: 2 }, { split: 3 }, { eol: '\r\n', split: 1 }, { eol: '\r', split: 1 },
-    { space: '' }, { last: false }, { eol: '\r\n', last: false }, { before: ': OPENROUTER PROCESSING\n\n'.repeat(3) },
-    { before: 'data:\n\n: ping\n\ndata: : x\n\n' }, { before: '\ufeff' }, { before: 'id: 7\nretry: 10\n\n' }];
+  const variants = [
+    { split: 1 },
+    { split: 2 },
+    { split: 3 },
+    { eol: '\r\n', split: 1 },
+    { eol: '\r', split: 1 },
+    { space: '' },
+    { last: false },
+    { eol: '\r\n', last: false },
+    { before: ': OPENROUTER PROCESSING\n\n'.repeat(3) },
+    { before: 'data:\n\n: ping\n\ndata: : x\n\n' },
+    { before: '\ufeff' },
+    { before: 'id: 7\nretry: 10\n\n' },
+  ];
   for (let at = 1; at < size; at += 37) variants.push({ split: [at], pauseMs: 1 });
   for (const variant of variants) {
     provider.answers = [say(parts(), { ...variant, close: variant.split === 1 })];
@@ -66,38 +94,70 @@ both('a stream split anywhere gives the same rows', async ({ wire, provider, sis
 });
 
 const CUTS = [
-  ['after three deltas', [text('one ', 'two ', 'three ', 'four')], (d) => d.includes('three'), 'one two three '],
+  [
+    'after three deltas',
+    [text('one ', 'two ', 'three ', 'four')],
+    (d) => d.includes('three'),
+    'one two three ',
+  ],
   ['after the text, before the end', [text('one ', 'two')], (d) => d.includes('two'), 'one two'],
-  ['inside a call', [text('look'), call('read_file', ['{"path":', '"a"}'])], (d) => /"\{\\"path/.test(d), 'look'],
-  ['after a whole call', [text('look'), call('list_files', ['{"path":"."}'])], (d) => /\\"\.\\"/.test(d), 'look'],
+  [
+    'inside a call',
+    [text('look'), call('read_file', ['{"path":', '"a"}'])],
+    (d) => /"\{\\"path/.test(d),
+    'look',
+  ],
+  [
+    'after a whole call',
+    [text('look'), call('list_files', ['{"path":"."}'])],
+    (d) => /\\"\.\\"/.test(d),
+    'look',
+  ],
   ['inside thinking', [thinking('hm ', 'well ', 'so'), text('x')], (d) => d.includes('well'), ''],
 ];
 
 for (const then of ['close', 'end', 'reset', 'silent']) {
-  both(`a stream that ends by ${then} in the middle is cut, kept, and gone on from`, async (
-    { wire, provider, siskin, tab }) => {
-    let turns = 0;
-    for (const [name, parts, fits, expected] of CUTS) {
-      const bytes = upTo(wire, parts, fits);
-      const asked = provider.asked.length;
-      provider.answers = [async (exchange) => {
-        for (const { signature } of parts) if (signature) provider.bindings.bind(signature, exchange.json);
-        await stream(exchange, bytes, { cutAt: bytes.length, then, close: then === 'end' });
-      }];
-      const turn = await siskin.turn(tab.id, name);
-      turns += 1;
-      assert.equal(turn.ordinal, turns);
-      assert.equal(turn.stopReason, 'cut', name);
-      assert.equal(provider.asked.length, asked + 1, `${name}: nothing is asked again once something was shown`);
-      const rows = (await siskin.log(tab.id)).filter((row) => row.turnId === turn.turnId);
-      assert.equal(textOf(rows), expected, name);
-      assert.equal(rows.at(-1).type, 'error', name);
-      assert.ok(rows.at(-1).data.message.length > 10);
-      const results = rows.filter((row) => row.type === 'tool_result');
-      assert.ok(results.every((row) => row.data.isError), 'no tool of a cut stream runs');
-    }
-    assert.equal((await siskin.turn(tab.id, 'go on')).stopReason, 'end', 'and the history is still accepted');
-  }, { providerConfig: PATIENCE });
+  both(
+    `a stream that ends by ${then} in the middle is cut, kept, and gone on from`,
+    async ({ wire, provider, siskin, tab }) => {
+      let turns = 0;
+      for (const [name, parts, fits, expected] of CUTS) {
+        const bytes = upTo(wire, parts, fits);
+        const asked = provider.asked.length;
+        provider.answers = [
+          async (exchange) => {
+            for (const { signature } of parts)
+              if (signature) provider.bindings.bind(signature, exchange.json);
+            await stream(exchange, bytes, { cutAt: bytes.length, then, close: then === 'end' });
+          },
+        ];
+        const turn = await siskin.turn(tab.id, name);
+        turns += 1;
+        assert.equal(turn.ordinal, turns);
+        assert.equal(turn.stopReason, 'cut', name);
+        assert.equal(
+          provider.asked.length,
+          asked + 1,
+          `${name}: nothing is asked again once something was shown`,
+        );
+        const rows = (await siskin.log(tab.id)).filter((row) => row.turnId === turn.turnId);
+        assert.equal(textOf(rows), expected, name);
+        assert.equal(rows.at(-1).type, 'error', name);
+        assert.ok(rows.at(-1).data.message.length > 10);
+        const results = rows.filter((row) => row.type === 'tool_result');
+        assert.ok(
+          results.every((row) => row.data.isError),
+          'no tool of a cut stream runs',
+        );
+      }
+      assert.equal(
+        (await siskin.turn(tab.id, 'go on')).stopReason,
+        'end',
+        'and the history is still accepted',
+      );
+    },
+    { providerConfig: PATIENCE },
+  );
 }
 
 both('half an event at the end is not taken for an end', async ({ wire, provider, siskin, tab }) => {
@@ -108,35 +168,63 @@ both('half an event at the end is not taken for an end', async ({ wire, provider
 });
 
 const INSIDE = {
-  openai: ['data: {"error":{"message":"boom","code":500}}\n\n', 'data: {"object":"error","message":"boom","code":400}\n\n',
-    'error: {"message":"boom"}\n\n', 'event: error\ndata: {"error":"boom"}\n\n',
-    'data: {"error":{"code":"502","message":"boom"},"choices":[{"index":0,"delta":{"content":""},"finish_reason":"error"}]}\n\n'],
-  anthropic: ['event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"boom"}}\n\n'],
+  openai: [
+    'data: {"error":{"message":"boom","code":500}}\n\n',
+    'data: {"object":"error","message":"boom","code":400}\n\n',
+    'error: {"message":"boom"}\n\n',
+    'event: error\ndata: {"error":"boom"}\n\n',
+    'data: {"error":{"code":"502","message":"boom"},' +
+      '"choices":[{"index":0,"delta":{"content":""},"finish_reason":"error"}]}\n\n',
+  ],
+  anthropic: [
+    'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"boom"}}\n\n',
+  ],
 };
 
-both('an error inside a 200 stream fails the turn, shows why, and keeps the text', async (
-  { wire, provider, siskin, tab }) => {
-  const bytes = upTo(wire, [text('one ', 'two ', 'three')], (data) => data.includes('two'));
-  for (const inside of INSIDE[wire]) {
-    provider.answers = [(exchange) => stream(exchange, Buffer.concat([bytes, Buffer.from(inside)]))];
-    const turn = await siskin.turn(tab.id, 'go');
-    assert.ok(['cut', 'error'].includes(turn.stopReason), `${inside}: ${turn.stopReason}`);
-    const rows = (await siskin.log(tab.id)).filter((row) => row.turnId === turn.turnId);
-    assert.equal(textOf(rows), 'one two ', inside);
-    assert.equal(rows.at(-1).type, 'error', inside);
-    assert.match(rows.at(-1).data.message, /boom/, inside);
-  }
-  assert.equal((await siskin.turn(tab.id, 'go on')).stopReason, 'end');
-});
+both(
+  'an error inside a 200 stream fails the turn, shows why, and keeps the text',
+  async ({ wire, provider, siskin, tab }) => {
+    const bytes = upTo(wire, [text('one ', 'two ', 'three')], (data) => data.includes('two'));
+    for (const inside of INSIDE[wire]) {
+      provider.answers = [(exchange) => stream(exchange, Buffer.concat([bytes, Buffer.from(inside)]))];
+      const turn = await siskin.turn(tab.id, 'go');
+      assert.ok(['cut', 'error'].includes(turn.stopReason), `${inside}: ${turn.stopReason}`);
+      const rows = (await siskin.log(tab.id)).filter((row) => row.turnId === turn.turnId);
+      assert.equal(textOf(rows), 'one two ', inside);
+      assert.equal(rows.at(-1).type, 'error', inside);
+      assert.match(rows.at(-1).data.message, /boom/, inside);
+    }
+    assert.equal((await siskin.turn(tab.id, 'go on')).stopReason, 'end');
+  },
+);
 
 const PLAIN = [
   ['a bad key', 401, { error: { type: 'authentication_error', message: 'invalid x-api-key' } }, /key/],
   ['no money', 402, { error: { message: 'Insufficient credits' } }, /credits/],
-  ['no credit', 400, { type: 'error', error: { type: 'invalid_request_error', message: 'Your credit balance is too low' } },
-    /credit balance/],
-  ['a quota', 429, { error: { message: 'You exceeded your current quota', code: 'insufficient_quota' } }, /quota/],
-  ['a spend limit', 429, { error: { message: 'limit', details: { error_code: 'enforced_spend_limit_reached' } } }, /limit/],
-  ['a model that is gone', 404, { error: { type: 'not_found_error', message: 'model: scripted' } }, /model/],
+  [
+    'no credit',
+    400,
+    { type: 'error', error: { type: 'invalid_request_error', message: 'Your credit balance is too low' } },
+    /credit balance/,
+  ],
+  [
+    'a quota',
+    429,
+    { error: { message: 'You exceeded your current quota', code: 'insufficient_quota' } },
+    /quota/,
+  ],
+  [
+    'a spend limit',
+    429,
+    { error: { message: 'limit', details: { error_code: 'enforced_spend_limit_reached' } } },
+    /limit/,
+  ],
+  [
+    'a model that is gone',
+    404,
+    { error: { type: 'not_found_error', message: 'model: scripted' } },
+    /model/,
+  ],
   ['a validation error', 422, { detail: [{ msg: 'field required' }] }, /field required/],
   ['a page of a proxy', 403, `<html><body>${'字'.repeat(5000)}</body></html>`, /403/],
   ['nothing at all', 400, '', /400/],
@@ -171,96 +259,135 @@ both('what may get better is tried again, and each try is shown', async ({ provi
   const shown = peer.frames.find((frame) => frame.type === 'status' && frame.status === 'retrying');
   assert.ok(shown.detail.attempt >= 1 && shown.detail.delayMs > 0);
   assert.match(shown.detail.message, /[Oo]verloaded|529/);
-  assert.deepEqual((await rowsOf(siskin, tab)).map(([role, type]) => `${role} ${type}`), ['user text', 'assistant text']);
+  assert.deepEqual(
+    (await rowsOf(siskin, tab)).map(([role, type]) => `${role} ${type}`),
+    ['user text', 'assistant text'],
+  );
   provider.answers = [busy, busy, say('too late')];
   const turn = await siskin.turn(tab.id, 'once more');
   assert.equal(turn.stopReason, 'error', 'two attempts is the budget here');
   assert.equal(provider.asked.length, 4);
 });
 
-both('retry-after is honoured, and beyond a minute the owner is told', async ({ provider, siskin, tab }) => {
-  provider.answers = [refuse(429, { error: { message: 'slow down' } }, { 'retry-after': '2' })];
-  assert.equal((await siskin.turn(tab.id, 'go')).stopReason, 'end');
-  const [first, second] = provider.asked;
-  assert.ok(second.at - first.at >= 1900, `${second.at - first.at} ms`);
-  provider.answers = [refuse(429, { error: { message: 'slow down' } }, { 'retry-after': '600' })];
-  assert.equal((await siskin.turn(tab.id, 'again')).stopReason, 'error');
-  assert.equal(provider.asked.length, 3);
-  assert.match((await siskin.log(tab.id)).at(-1).data.message, /600|10 min|minutes/);
-});
+both(
+  'retry-after is honoured, and beyond a minute the owner is told',
+  async ({ provider, siskin, tab }) => {
+    provider.answers = [refuse(429, { error: { message: 'slow down' } }, { 'retry-after': '2' })];
+    assert.equal((await siskin.turn(tab.id, 'go')).stopReason, 'end');
+    const [first, second] = provider.asked;
+    assert.ok(second.at - first.at >= 1900, `${second.at - first.at} ms`);
+    provider.answers = [refuse(429, { error: { message: 'slow down' } }, { 'retry-after': '600' })];
+    assert.equal((await siskin.turn(tab.id, 'again')).stopReason, 'error');
+    assert.equal(provider.asked.length, 3);
+    assert.match((await siskin.log(tab.id)).at(-1).data.message, /600|10 min|minutes/);
+  },
+);
 
-both('all causes share one counter of attempts', async ({ provider, siskin, tab }) => {
-  let connections = 0;
-  provider.onConnect = (socket) => {
-    connections += 1;
-    if (connections % 2 === 1) {
-      socket.resetAndDestroy();
-      return false;
-    }
-    return true;
-  };
-  provider.always = refuse(500, { error: { message: 'internal' } });
-  const turn = await siskin.turn(tab.id, 'go');
-  assert.equal(turn.stopReason, 'error');
-  assert.equal(connections, 3);
-}, { budget: { attempts: 3 } });
-
-both('silence before and between events has an end, comments or not', async ({ provider, siskin, tab }) => {
-  const cases = [
-    ['mute', mute(), 'error', 2],
-    ['head, then nothing', async (exchange) => { await exchange.head(); await exchange.silent(); }, 'error', 2],
-    ['only comments', async (exchange) => {
-      await exchange.head();
-      while (!exchange.gone) {
-        await exchange.body(': ping\n\n');
-        await sleep(100);
+both(
+  'all causes share one counter of attempts',
+  async ({ provider, siskin, tab }) => {
+    let connections = 0;
+    provider.onConnect = (socket) => {
+      connections += 1;
+      if (connections % 2 === 1) {
+        socket.resetAndDestroy();
+        return false;
       }
-    }, 'error', 2],
-  ];
-  for (const [name, answer, reason, attempts] of cases) {
-    const asked = provider.asked.length;
-    provider.answers = Array.from({ length: attempts }, () => answer);
-    const began = Date.now();
-    const turn = await siskin.turn(tab.id, name, 30_000);
-    assert.equal(turn.stopReason, reason, name);
-    assert.ok(Date.now() - began < 12_000, name);
-    assert.ok(provider.asked.length - asked <= attempts);
-    provider.answers = [];
-  }
-}, { providerConfig: PATIENCE });
+      return true;
+    };
+    provider.always = refuse(500, { error: { message: 'internal' } });
+    const turn = await siskin.turn(tab.id, 'go');
+    assert.equal(turn.stopReason, 'error');
+    assert.equal(connections, 3);
+  },
+  { budget: { attempts: 3 } },
+);
 
-both('a slow stream that goes on is not cut', async ({ provider, siskin, tab }) => {
-  provider.answers = [say([text(...Array.from({ length: 20 }, (_, n) => `${n} `))], { split: 300, pauseMs: 300 })];
-  const began = Date.now();
-  const turn = await siskin.turn(tab.id, 'go', 60_000);
-  assert.ok(Date.now() - began > 3000, 'three times the idle limit');
-  assert.equal(turn.stopReason, 'end');
-}, { providerConfig: PATIENCE });
+both(
+  'silence before and between events has an end, comments or not',
+  async ({ provider, siskin, tab }) => {
+    const cases = [
+      ['mute', mute(), 'error', 2],
+      [
+        'head, then nothing',
+        async (exchange) => {
+          await exchange.head();
+          await exchange.silent();
+        },
+        'error',
+        2,
+      ],
+      [
+        'only comments',
+        async (exchange) => {
+          await exchange.head();
+          while (!exchange.gone) {
+            await exchange.body(': ping\n\n');
+            await sleep(100);
+          }
+        },
+        'error',
+        2,
+      ],
+    ];
+    for (const [name, answer, reason, attempts] of cases) {
+      const asked = provider.asked.length;
+      provider.answers = Array.from({ length: attempts }, () => answer);
+      const began = Date.now();
+      const turn = await siskin.turn(tab.id, name, 30_000);
+      assert.equal(turn.stopReason, reason, name);
+      assert.ok(Date.now() - began < 12_000, name);
+      assert.ok(provider.asked.length - asked <= attempts);
+      provider.answers = [];
+    }
+  },
+  { providerConfig: PATIENCE },
+);
+
+both(
+  'a slow stream that goes on is not cut',
+  async ({ provider, siskin, tab }) => {
+    provider.answers = [
+      say([text(...Array.from({ length: 20 }, (_, n) => `${n} `))], { split: 300, pauseMs: 300 }),
+    ];
+    const began = Date.now();
+    const turn = await siskin.turn(tab.id, 'go', 60_000);
+    assert.ok(Date.now() - began > 3000, 'three times the idle limit');
+    assert.equal(turn.stopReason, 'end');
+  },
+  { providerConfig: PATIENCE },
+);
 
 test('comments keep a stream alive between events, but not for ever', async (t) => {
   const { provider, siskin } = await setUp(t, { providerConfig: 'first_event_s = 3\nidle_s = 1' });
   const tab = await siskin.newTab({ model: 'o/scripted' });
-  const [head, ...rest] = [upTo('openai', [text('one ', 'two')], (data) => data.includes('one')),
-    ...events('openai', [text('one ', 'two')]).slice(2)];
-  provider.answers = [async (exchange) => {
-    await exchange.head();
-    await exchange.body(head);
-    for (let n = 0; n < 10; n += 1) {
-      await exchange.body(': keep-alive\n\n');
-      await sleep(200);
-    }
-    await exchange.body(encode(rest));
-    exchange.end();
-  }];
+  const [head, ...rest] = [
+    upTo('openai', [text('one ', 'two')], (data) => data.includes('one')),
+    ...events('openai', [text('one ', 'two')]).slice(2),
+  ];
+  provider.answers = [
+    async (exchange) => {
+      await exchange.head();
+      await exchange.body(head);
+      for (let n = 0; n < 10; n += 1) {
+        await exchange.body(': keep-alive\n\n');
+        await sleep(200);
+      }
+      await exchange.body(encode(rest));
+      exchange.end();
+    },
+  ];
   assert.equal((await siskin.turn(tab.id, 'go')).stopReason, 'end', 'two seconds of comments are endured');
-  provider.answers = [async (exchange) => {
-    await exchange.head();
-    await exchange.body(head);
-    while (!exchange.gone) {
-      await exchange.body(': keep-alive\n\n');
-      await sleep(200);
-    }
-  }];
+  provider.answers = [
+    async (exchange) => {
+      await exchange.head();
+      await exchange.body(head);
+      while (!exchange.gone) {
+        await exchange.body(': keep-alive\n\n');
+        await sleep(200);
+      }
+    },
+  ];
   const began = Date.now();
   assert.equal((await siskin.turn(tab.id, 'again')).stopReason, 'cut');
   assert.ok(Date.now() - began < 6000);
@@ -299,8 +426,10 @@ test('a key that is wrong says which file to look at, and never the key', async 
 });
 
 both('an answer that is no stream is understood or named', async ({ provider, siskin, tab }) => {
-  provider.answers = [refuse(200, { error: { message: 'boom in a body', type: 'server_error' } }),
-    refuse(200, { error: { message: 'boom in a body', type: 'server_error' } })];
+  provider.answers = [
+    refuse(200, { error: { message: 'boom in a body', type: 'server_error' } }),
+    refuse(200, { error: { message: 'boom in a body', type: 'server_error' } }),
+  ];
   const first = await siskin.turn(tab.id, 'go');
   assert.ok(['error', 'cut'].includes(first.stopReason));
   assert.match((await siskin.log(tab.id)).at(-1).data.message, /boom in a body/);
@@ -315,7 +444,10 @@ both('an answer without any content is said to be empty', async ({ provider, sis
   provider.answers = [say([])];
   await siskin.turn(tab.id, 'go');
   const rows = await siskin.log(tab.id);
-  assert.ok(rows.filter((row) => row.type === 'text' && row.role === 'assistant').length === 0, 'no empty text row');
+  assert.ok(
+    rows.filter((row) => row.type === 'text' && row.role === 'assistant').length === 0,
+    'no empty text row',
+  );
   assert.ok(rows.length >= 2, 'a row says so');
   assert.equal((await siskin.turn(tab.id, 'go on')).stopReason, 'end');
 });

@@ -1,4 +1,5 @@
-// The disk: one fsync in the path of a turn, counted by the kernel and by the server; and memory that stays flat.
+// The disk: one fsync in the path of a turn, counted by the kernel and by the server; and memory that stays
+// flat.
 
 import assert from 'node:assert/strict';
 import fs from 'node:fs';
@@ -10,20 +11,35 @@ import { call, Provider, say, text } from '../provider.mjs';
 const sum = (store) => store.turnSyncs + store.checkpointSyncs + store.otherSyncs;
 
 test('a hundred turns are a hundred fsyncs in their path', async (t) => {
-  const traced = (await run(['--version'], { by: ['strace', '-f', '-o', '/dev/null', '-e', 'trace=fsync'] })
-    .catch(() => ({ code: 1 }))).code === 0;
+  const traced =
+    (
+      await run(['--version'], { by: ['strace', '-f', '-o', '/dev/null', '-e', 'trace=fsync'] }).catch(
+        () => ({ code: 1 }),
+      )
+    ).code === 0;
   const file = path.join(folder(t), 'trace');
   const provider = await Provider.start();
   t.after(() => provider.stop());
   // Every second request is answered by two calls and a text of several chunks, so a turn is many commits.
-  provider.always = (exchange) => say(/tool_result/.test(JSON.stringify(exchange.json.messages.at(-1)))
-    ? [text('done ', 'and ', 'done')] : [text('x'.repeat(17_000), 'y'), call('system_info'), call('list_files', { path: '.' })])(
-    exchange);
-  const siskin = await Siskin.start(t, { provider,
-    by: traced ? ['strace', '-f', '-y', '-o', file, '-e', 'trace=fsync,fdatasync,sync_file_range,msync'] : [] });
+  provider.always = (exchange) =>
+    say(
+      /tool_result/.test(JSON.stringify(exchange.json.messages.at(-1)))
+        ? [text('done ', 'and ', 'done')]
+        : [text('x'.repeat(17_000), 'y'), call('system_info'), call('list_files', { path: '.' })],
+    )(exchange);
+  const siskin = await Siskin.start(t, {
+    provider,
+    by: traced
+      ? ['strace', '-f', '-y', '-o', file, '-e', 'trace=fsync,fdatasync,sync_file_range,msync']
+      : [],
+  });
   const tab = await siskin.newTab();
   const before = (await siskin.status()).store;
-  const lines = () => fs.readFileSync(file, 'utf8').split('\n').filter((line) => /\b(fsync|fdatasync)\(/.test(line)).length;
+  const lines = () =>
+    fs
+      .readFileSync(file, 'utf8')
+      .split('\n')
+      .filter((line) => /\b(fsync|fdatasync)\(/.test(line)).length;
   const linesBefore = traced ? lines() : 0;
   for (let n = 0; n < 100; n += 1) {
     assert.equal((await siskin.turn(tab.id, `turn ${n}`, 60_000)).stopReason, 'end');
@@ -53,7 +69,10 @@ test('memory does not grow with the conversation', async (t) => {
   const small = siskin.rss();
   for (let n = 0; n < 40; n += 1) await siskin.turn(tab.id, 'x'.repeat(20_000), 60_000);
   const grown = siskin.rss() - small;
-  assert.ok(provider.asked.at(-1).bytes.length > 4_000_000, `${provider.asked.at(-1).bytes.length} bytes in the last request`);
+  assert.ok(
+    provider.asked.at(-1).bytes.length > 4_000_000,
+    `${provider.asked.at(-1).bytes.length} bytes in the last request`,
+  );
   assert.ok(grown < 1024 * 1024, `${grown} bytes more after 40 turns of 120 KB`);
 });
 

@@ -1,4 +1,5 @@
-// Windows over the real socket. The peer checks limits, order and contiguity at every frame; here is what it is put through.
+// Windows over the real socket. The peer checks limits, order and contiguity at every frame; here is what
+// it is put through.
 
 import assert from 'node:assert/strict';
 import test from 'node:test';
@@ -15,8 +16,14 @@ async function setUp(t, options = {}) {
 }
 
 /** An answer of `count` chunks: each block is one. */
-const chunks = (count, options) => say(() => Array.from({ length: count }, (_, n) => (n % 2
-  ? text(`answer ${n}, `, 'and more') : thinking(`thought ${n}`))), options);
+const chunks = (count, options) =>
+  say(
+    () =>
+      Array.from({ length: count }, (_, n) =>
+        n % 2 ? text(`answer ${n}, `, 'and more') : thinking(`thought ${n}`),
+      ),
+    options,
+  );
 
 const lastRows = (rows, count) => rows.slice(-count);
 
@@ -106,7 +113,11 @@ test('the whole log can be read through a small window, up and down again', asyn
     if (!reply.chunks.length) break;
   }
   assert.equal(peer.rows[0].seq, 1);
-  assert.deepEqual([...up.values()].sort((a, b) => a.seq - b.seq), rows, 'every row was seen on the way up');
+  assert.deepEqual(
+    [...up.values()].sort((a, b) => a.seq - b.seq),
+    rows,
+    'every row was seen on the way up',
+  );
   const down = new Map();
   for (;;) {
     peer.rows.forEach((row) => down.set(row.seq, row));
@@ -115,7 +126,11 @@ test('the whole log can be read through a small window, up and down again', asyn
     if (!reply.chunks.length) break;
   }
   assert.equal(peer.newest, rows.length);
-  assert.deepEqual([...down.values()].sort((a, b) => a.seq - b.seq), rows, 'and on the way down');
+  assert.deepEqual(
+    [...down.values()].sort((a, b) => a.seq - b.seq),
+    rows,
+    'and on the way down',
+  );
   const back = await peer.follow(true);
   assert.ok(['chunks', 'window'].includes(back.type));
   assert.equal(peer.newest, rows.length);
@@ -182,8 +197,13 @@ test('rows of a turn can be paged back while it still runs', async (t) => {
 test('lost connections in the middle of a turn lose and double nothing', async (t) => {
   const { provider, siskin, tab } = await setUp(t);
   const words = Array.from({ length: 3000 }, (_, n) => `word${n} `);
-  provider.answers = [say([text(...words.slice(0, 1500)), call('system_info'), text(...words.slice(1500))],
-    { split: 4000, pauseMs: 6 }), chunks(40, { split: 300, pauseMs: 2 })];
+  provider.answers = [
+    say([text(...words.slice(0, 1500)), call('system_info'), text(...words.slice(1500))], {
+      split: 4000,
+      pauseMs: 6,
+    }),
+    chunks(40, { split: 300, pauseMs: 2 }),
+  ];
   let peer = await siskin.peer({ name: 'first' });
   await peer.open(tab.id);
   await siskin.send(tab.id, 'go');
@@ -198,7 +218,10 @@ test('lost connections in the middle of a turn lose and double nothing', async (
     await peer.until(() => peer.frames.some((frame) => frame.type === 'window'), 'the window');
     assert.equal(peer.frames.find((frame) => frame.type === 'window').req, undefined);
   }
-  await peer.until(() => ['idle', 'error'].includes(peer.statuses.at(-1)) || peer.live === undefined, 'the end');
+  await peer.until(
+    () => ['idle', 'error'].includes(peer.statuses.at(-1)) || peer.live === undefined,
+    'the end',
+  );
   await siskin.idle(tab.id);
   await peer.ping();
   const rows = await siskin.log(tab.id);
@@ -222,10 +245,16 @@ test('a reader keeps the place over a reconnect, also to a server that is new', 
   const fresh = new Peer(siskin.url, { token: siskin.token, from: again, name: 'fresh' });
   siskin.peers.push(fresh);
   await fresh.hello();
-  const replaced = await fresh.until(() => fresh.frames.find((frame) => frame.type === 'window'), 'the window');
+  const replaced = await fresh.until(
+    () => fresh.frames.find((frame) => frame.type === 'window'),
+    'the window',
+  );
   assert.deepEqual([fresh.resumed, replaced.base, replaced.following], [false, 'replace', false]);
   assert.notEqual(fresh.epoch, again.epoch);
-  assert.ok(fresh.rows.some((row) => row.seq === again.rows[0].seq), 'around the oldest row that was held');
+  assert.ok(
+    fresh.rows.some((row) => row.seq === again.rows[0].seq),
+    'around the oldest row that was held',
+  );
 });
 
 test('who comes back late gets the rest, and that it is over', async (t) => {
@@ -257,7 +286,10 @@ test('a follower who missed more than a page gets the tail', async (t) => {
   const again = new Peer(siskin.url, { token: siskin.token, from: peer });
   siskin.peers.push(again);
   await again.hello();
-  const window = await again.until(() => again.frames.find((frame) => frame.type === 'window'), 'the window');
+  const window = await again.until(
+    () => again.frames.find((frame) => frame.type === 'window'),
+    'the window',
+  );
   assert.deepEqual([window.base, window.following], ['replace', true]);
   assert.equal(again.newest, 722);
 });
@@ -283,9 +315,14 @@ test('only the visible tab streams; of the others one hears that they run', asyn
   provider.answers = [chunks(10, { split: 200, pauseMs: 1 })];
   await siskin.turn(other.id, 'go');
   await peer.ping();
-  const seen = peer.frames.filter((frame) => (frame.tab?.id ?? frame.tab) === other.id).map((frame) => frame.type);
+  const seen = peer.frames
+    .filter((frame) => (frame.tab?.id ?? frame.tab) === other.id)
+    .map((frame) => frame.type);
   assert.ok(seen.includes('status'));
-  assert.ok(!seen.some((type) => ['chunk', 'chunk-open', 'chunk-delta', 'window', 'chunks'].includes(type)), `${seen}`);
+  assert.ok(
+    !seen.some((type) => ['chunk', 'chunk-open', 'chunk-delta', 'window', 'chunks'].includes(type)),
+    `${seen}`,
+  );
   assert.equal(peer.tabs.get(other.id).status, 'idle');
   await peer.open(other.id);
   assert.equal(peer.newest, 11);
@@ -312,7 +349,11 @@ test('switching to and fro while two tabs stream mixes nothing', async (t) => {
 test('wrong frames are answered, a few more end the socket', async (t) => {
   const { siskin, tab } = await setUp(t);
   const peer = await siskin.peer({ check: false });
-  const cases = [{ type: 'older', tab: tab.id, req: 1 }, { type: 'open', tab: 't99', req: 2 }, { type: 'nonsense', req: 3 }];
+  const cases = [
+    { type: 'older', tab: tab.id, req: 1 },
+    { type: 'open', tab: 't99', req: 2 },
+    { type: 'nonsense', req: 3 },
+  ];
   for (const wrong of cases) {
     const answer = peer.frame((frame) => frame.type === 'error');
     peer.say(wrong);
@@ -371,12 +412,18 @@ test('a client that never reads costs the others nothing, and little memory', as
   const rows = await siskin.log(tab.id);
   assert.deepEqual(quick.rows, lastRows(rows, quick.rows.length));
   dead.socket._socket.resume();
-  await until(() => dead.end || dead.newest === rows.length, 'the slow one to be up to date, or out', 30_000);
+  await until(
+    () => dead.end || dead.newest === rows.length,
+    'the slow one to be up to date, or out',
+    30_000,
+  );
 });
 
 test('many clients see the same', async (t) => {
   const { provider, siskin, tab } = await setUp(t);
-  const peers = await Promise.all(Array.from({ length: 12 }, (_, n) => siskin.peer({ chunkLimit: 20 + n * 15, name: `p${n}` })));
+  const peers = await Promise.all(
+    Array.from({ length: 12 }, (_, n) => siskin.peer({ chunkLimit: 20 + n * 15, name: `p${n}` })),
+  );
   for (const peer of peers) await peer.open(tab.id);
   provider.answers = [chunks(120, { split: 500, pauseMs: 1 })];
   await siskin.send(tab.id, 'go');
