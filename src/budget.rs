@@ -269,6 +269,11 @@ impl Meter {
         Some(Permit { meter: self, n })
     }
 
+    /// Counts one more of what only ever grows.
+    pub fn count(&self) {
+        self.peak.fetch_max(self.used.fetch_add(1, Relaxed) + 1, Relaxed);
+    }
+
     /// What is in use now.
     pub fn used(&self) -> usize {
         self.used.load(Relaxed)

@@ -40,3 +40,6 @@ pub fn schemas() -> &'static str {
 pub fn run(name: &str, arguments: &str, place: &Place<'_>) -> Output {
     todo!()
 }
+
+#[cfg(test)]
+pub mod scratch;
