@@ -264,6 +264,7 @@ pub fn peak(scratch: &mut Scratch, report: &mut Report) -> Result<(), Oops> {
     }
     // It said hello and opened a tab, and never reads again.
     let mut dead = Socket::open(&server, &tabs[0])?;
+    dead.shrink()?;
     dead.say(&json!({"type": "older", "tab": tabs[0], "limit": 50}))?;
     server.reset_peak()?;
     // Three answers of 1.2 MB, about 80 rows each, as fast as a quick provider speaks.

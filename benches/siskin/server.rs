@@ -217,6 +217,11 @@ impl Socket {
         Ok(socket)
     }
 
+    /// Lets the kernel hold as little as it can for a socket that is not read, so that its server comes to feel it.
+    pub fn shrink(&self) -> Result<(), Oops> {
+        Ok(rustix::net::sockopt::set_socket_recv_buffer_size(self.ws.get_ref(), 4096)?)
+    }
+
     /// Sends a frame.
     pub fn say(&mut self, frame: &Value) -> Result<(), Oops> {
         Ok(self.ws.send(Message::text(frame.to_string()))?)

@@ -7,7 +7,7 @@ import { Siskin, textOf, until } from '../fixture.mjs';
 import { CACHE, Ending, providers, startModel } from './model.mjs';
 
 const QUESTION = 'What is the sun?';
-const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium';
+const CHROMIUM = process.env.SISKIN_CHROMIUM ?? '/usr/bin/chromium';
 const ARGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
   '--disable-component-update', '--disable-sync'];
 
