@@ -1,4 +1,5 @@
-// What two request bodies have in common, byte for byte: the list of a body's blocks, cut out of its raw text.
+// What two request bodies have in common, byte for byte: the list of a body's blocks, cut out of its raw
+// text.
 //
 // JSON is cut and never parsed and rendered again, because that would hide exactly what a prefix cache sees.
 
@@ -81,7 +82,8 @@ export function assertPrefix(before, next) {
   const a = blocks(before);
   const b = blocks(next);
   a.forEach((block, at) => {
-    // A user text that got no answer is continued by the next one in the same string, since roles must alternate.
+    // A user text that got no answer is continued by the next one in the same string, since roles must
+    // alternate.
     if (at === a.length - 1 && b[at] !== block && /^"user" "/.test(block)) {
       const open = block.replace(/" \{\}$/, '');
       assert.equal(b[at]?.slice(0, open.length), open, 'the last user text changed');

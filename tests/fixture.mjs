@@ -1,6 +1,8 @@
-// One fixture for all whole-server tests: the real release binary in a temporary folder, on a port of its own.
+// One fixture for all whole-server tests: the real release binary in a temporary folder, on a port of its
+// own.
 //
-//   const siskin = await Siskin.start(t, { provider });      // paired, stopped and removed when the test ends
+//   const siskin = await Siskin.start(t, { provider });      // paired, stopped and removed when the test
+// ends
 //   const tab = await siskin.newTab();
 //   await siskin.send(tab.id, 'hello');  await siskin.idle(tab.id);  await siskin.log(tab.id);
 //
@@ -40,8 +42,12 @@ export async function run(args, { env = {}, by = [], ms = 15_000, input } = {}) 
   const [program, ...words] = [...by, ...COMMAND, ...args];
   const child = spawn(program, words, { env: { ...cleanEnv(), ...env }, stdio: ['pipe', 'pipe', 'pipe'] });
   const out = { stdout: '', stderr: '' };
-  child.stdout.on('data', (bytes) => { out.stdout += bytes; });
-  child.stderr.on('data', (bytes) => { out.stderr += bytes; });
+  child.stdout.on('data', (bytes) => {
+    out.stdout += bytes;
+  });
+  child.stderr.on('data', (bytes) => {
+    out.stderr += bytes;
+  });
   child.stdin.end(input);
   const late = setTimeout(() => child.kill('SIGKILL'), ms);
   const [code, signal] = await new Promise((done) => child.once('close', (...how) => done(how)));
@@ -57,7 +63,14 @@ export function folder(t) {
 }
 
 function cleanEnv() {
-  const { ANTHROPIC_API_KEY, OPENAI_API_KEY, XDG_DATA_HOME, STATE_DIRECTORY, CREDENTIALS_DIRECTORY, ...env } = process.env;
+  const {
+    ANTHROPIC_API_KEY,
+    OPENAI_API_KEY,
+    XDG_DATA_HOME,
+    STATE_DIRECTORY,
+    CREDENTIALS_DIRECTORY,
+    ...env
+  } = process.env;
   return env;
 }
 
@@ -93,8 +106,9 @@ export class Siskin {
   stderr = '';
 
   /**
-   * Starts and pairs one; `t` ends it. `provider`: a scripted one, reached as `model` by the wires `a` (anthropic) and `o`
-   * (openai). `config`: further TOML before the tables; `tables`: after them; `budget`: changed limits; `args`; `env`;
+   * Starts and pairs one; `t` ends it. `provider`: a scripted one, reached as `model` by the wires `a`
+   * (anthropic) and `o` (openai). `config`: further TOML before the tables; `tables`: after them; `budget`:
+   * changed limits; `args`; `env`;
    * `by`: words before the command, such as strace; `pair: false` leaves that to the test.
    */
   static async start(t, options = {}) {
@@ -113,15 +127,35 @@ export class Siskin {
 
   /** Writes the config file anew. */
   configure() {
-    const { provider, config = '', tables = '', budget = {}, listen = '127.0.0.1:0', wires = ['a', 'o'] } = this.options;
-    const lines = [`listen = ${JSON.stringify(listen)}`, `data = ${JSON.stringify(this.data)}`, 'send_time = false', config];
+    const {
+      provider,
+      config = '',
+      tables = '',
+      budget = {},
+      listen = '127.0.0.1:0',
+      wires = ['a', 'o'],
+    } = this.options;
+    const lines = [
+      `listen = ${JSON.stringify(listen)}`,
+      `data = ${JSON.stringify(this.data)}`,
+      'send_time = false',
+      config,
+    ];
     if (provider) {
-      fs.writeFileSync(path.join(this.dir, 'key'), `${this.options.key ?? provider.key}\n`, { mode: 0o600 });
+      fs.writeFileSync(path.join(this.dir, 'key'), `${this.options.key ?? provider.key}\n`, {
+        mode: 0o600,
+      });
       if (!/default_model/.test(config)) lines.push(`default_model = "${wires[0]}/scripted"`);
       for (const wire of wires) {
-        lines.push('[[provider]]', `name = "${wire}"`, `kind = "${wire === 'a' ? 'anthropic' : 'openai'}"`,
-          `base_url = "${this.options.baseUrl ?? provider.url}"`, 'models = ["scripted", "other"]',
-          `api_key_file = "${path.join(this.dir, 'key')}"`, this.options.providerConfig ?? '');
+        lines.push(
+          '[[provider]]',
+          `name = "${wire}"`,
+          `kind = "${wire === 'a' ? 'anthropic' : 'openai'}"`,
+          `base_url = "${this.options.baseUrl ?? provider.url}"`,
+          'models = ["scripted", "other"]',
+          `api_key_file = "${path.join(this.dir, 'key')}"`,
+          this.options.providerConfig ?? '',
+        );
       }
     }
     lines.push(tables);
@@ -133,18 +167,41 @@ export class Siskin {
 
   async #spawn() {
     const { args = [], env = {}, by = [], demo = false } = this.options;
-    const [program, ...words] = [...by, ...COMMAND, 'serve', '--config', this.config, ...(demo ? ['--demo'] : []), ...args];
+    const [program, ...words] = [
+      ...by,
+      ...COMMAND,
+      'serve',
+      '--config',
+      this.config,
+      '--data',
+      this.data,
+      ...(demo ? ['--demo'] : []),
+      ...args,
+    ];
     this.stdout = '';
-    this.child = spawn(program, words, { env: { ...cleanEnv(), ...env }, stdio: ['ignore', 'pipe', 'pipe'] });
+    this.child = spawn(program, words, {
+      env: { ...cleanEnv(), ...env },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
     this.ended = new Promise((done) => this.child.once('close', (code, signal) => done({ code, signal })));
     this.running = true;
-    this.ended.then(() => { this.running = false; });
-    this.child.stdout.on('data', (bytes) => { this.stdout += bytes; });
-    this.child.stderr.on('data', (bytes) => { this.stderr = (this.stderr + bytes).slice(-200_000); });
-    const line = await until(() => {
-      if (!this.running) throw new Error(`siskin ended at once: ${this.stdout}${this.stderr}`);
-      return /(http:\/\/[^\s/]+:(\d+))\//.exec(this.stdout);
-    }, 'the line with the URL', 20_000);
+    this.ended.then(() => {
+      this.running = false;
+    });
+    this.child.stdout.on('data', (bytes) => {
+      this.stdout += bytes;
+    });
+    this.child.stderr.on('data', (bytes) => {
+      this.stderr = (this.stderr + bytes).slice(-200_000);
+    });
+    const line = await until(
+      () => {
+        if (!this.running) throw new Error(`siskin ended at once: ${this.stdout}${this.stderr}`);
+        return /(http:\/\/[^\s/]+:(\d+))\//.exec(this.stdout);
+      },
+      'the line with the URL',
+      20_000,
+    );
     [, this.url, this.port] = line;
     this.port = Number(this.port);
     this.pid = by.length ? childOf(this.child.pid) : this.child.pid;
@@ -169,8 +226,12 @@ export class Siskin {
     const all = { ...(token ? { authorization: `Bearer ${token}` } : {}), ...headers };
     if (body === undefined) return request(this.url + route, { method, headers: all, ...more });
     const bytes = typeof body === 'string' ? body : JSON.stringify(body);
-    return request(this.url + route, { method, body: bytes, ...more,
-      headers: { 'content-type': 'application/json', 'content-length': Buffer.byteLength(bytes), ...all } });
+    return request(this.url + route, {
+      method,
+      body: bytes,
+      ...more,
+      headers: { 'content-type': 'application/json', 'content-length': Buffer.byteLength(bytes), ...all },
+    });
   }
 
   /** The JSON of a GET that has to succeed. */
@@ -188,7 +249,7 @@ export class Siskin {
   }
 
   /** Sends a message that has to be accepted; gives the answer. */
-  async send(tab, text, clientId = `c${sent += 1}`) {
+  async send(tab, text, clientId = `c${(sent += 1)}`) {
     const answer = await this.api('POST', `/api/tabs/${tab}/messages`, { clientId, text });
     assert.equal(answer.status, 202, answer.text);
     return answer.json;
@@ -201,10 +262,14 @@ export class Siskin {
 
   /** Waits until nothing runs in the tab; gives it. */
   idle(id, ms = 20_000) {
-    return until(async () => {
-      const tab = await this.tab(id);
-      return ['idle', 'error'].includes(tab.status) && tab;
-    }, `tab ${id} to be idle`, ms);
+    return until(
+      async () => {
+        const tab = await this.tab(id);
+        return ['idle', 'error'].includes(tab.status) && tab;
+      },
+      `tab ${id} to be idle`,
+      ms,
+    );
   }
 
   /** Sends a message and waits for the end of its turn; gives the turn. */
@@ -307,7 +372,8 @@ export function checkLog(rows) {
   rows.forEach((row, at) => {
     assert.equal(row.seq, at + rows[0].seq, 'the log has no gaps');
     assert.equal(row.bytes, Buffer.byteLength(JSON.stringify(row.data)), `bytes of row ${row.seq}`);
-    if (row.type !== 'error' && row.type !== 'system') assert.ok(row.bytes <= 16 * 1024, `row ${row.seq} is too big`);
+    if (row.type !== 'error' && row.type !== 'system')
+      assert.ok(row.bytes <= 16 * 1024, `row ${row.seq} is too big`);
     if (row.turnId !== turn) {
       assert.deepEqual([...open.keys()], [], `a call without a result in turn ${turn}`);
       turn = row.turnId;
@@ -333,5 +399,8 @@ export function checkLog(rows) {
 
 /** The text of a log's rows of one type, parts joined. */
 export function textOf(rows, role = 'assistant', type = 'text') {
-  return rows.filter((row) => row.role === role && row.type === type).map((row) => row.data.text).join('');
+  return rows
+    .filter((row) => row.role === role && row.type === type)
+    .map((row) => row.data.text)
+    .join('');
 }

@@ -1,4 +1,5 @@
-// A client of the WebSocket that holds a window as protocol.md says, and checks every frame against what is promised:
+// A client of the WebSocket that holds a window as protocol.md says, and checks every frame against what is
+// promised:
 //
 // - the window is one contiguous run, no row comes twice, and none is changed;
 // - it is within both limits after every frame, evictions counted before the rows that need the room;
@@ -30,13 +31,23 @@ export class Peer {
   #turn = null;
   #req = 0;
 
-  constructor(url, { token, chunkLimit, byteLimit, resume, from, headers = {}, name = 'peer', check = true }) {
+  constructor(
+    url,
+    { token, chunkLimit, byteLimit, resume, from, headers = {}, name = 'peer', check = true },
+  ) {
     Object.assign(this, { token, chunkLimit, byteLimit, resume, name, check, url });
     if (from) this.#take(from);
     this.socket = new WebSocket(`${url.replace('http', 'ws')}/ws`, { headers, perMessageDeflate: false });
-    this.closed = new Promise((done) => this.socket.once('close', (code, reason) => done({ code, reason: `${reason}` })));
-    this.closed.then((how) => { this.end = how; this.#wake(); });
-    this.socket.on('error', (fault) => { this.error = fault; });
+    this.closed = new Promise((done) =>
+      this.socket.once('close', (code, reason) => done({ code, reason: `${reason}` })),
+    );
+    this.closed.then((how) => {
+      this.end = how;
+      this.#wake();
+    });
+    this.socket.on('error', (fault) => {
+      this.error = fault;
+    });
     this.socket.on('message', (bytes) => this.#frame(JSON.parse(bytes.toString())));
     this.opened = new Promise((done, fail) => {
       this.socket.once('open', done);
@@ -50,8 +61,13 @@ export class Peer {
     this.rows = [...from.rows];
     this.tab = from.tab;
     this.following = from.following;
-    this.resume = { epoch: from.epoch, tab: from.tab, oldestSeq: from.rows[0]?.seq ?? 0,
-      newestSeq: from.rows.at(-1)?.seq ?? 0, following: from.following };
+    this.resume = {
+      epoch: from.epoch,
+      tab: from.tab,
+      oldestSeq: from.rows[0]?.seq ?? 0,
+      newestSeq: from.rows.at(-1)?.seq ?? 0,
+      following: from.following,
+    };
     this.chunkLimit ??= from.chunkLimit;
     this.byteLimit ??= from.byteLimit;
   }
@@ -68,10 +84,13 @@ export class Peer {
   }
 
   async #ask(frame, types) {
-    const req = this.#req += 1;
+    const req = (this.#req += 1);
     this.say({ ...frame, req });
     const reply = await this.frame((got) => got.req === req && got.type !== 'evict');
-    assert.ok(types.includes(reply.type), `${frame.type} was answered by ${JSON.stringify(reply).slice(0, 200)}`);
+    assert.ok(
+      types.includes(reply.type),
+      `${frame.type} was answered by ${JSON.stringify(reply).slice(0, 200)}`,
+    );
     return reply;
   }
 
@@ -103,7 +122,7 @@ export class Peer {
 
   /** A round trip: what was said before it has been dealt with. */
   async ping() {
-    const n = this.#req += 1;
+    const n = (this.#req += 1);
     this.say({ type: 'ping', n });
     return this.frame((frame) => frame.type === 'pong' && frame.n === n);
   }
@@ -112,10 +131,14 @@ export class Peer {
   frame(fits, ms = 10_000) {
     const from = this.frames.length;
     let at = from;
-    return this.until(() => {
-      for (; at < this.frames.length; at += 1) if (fits(this.frames[at])) return this.frames[at];
-      return null;
-    }, `a frame ${fits}`, ms);
+    return this.until(
+      () => {
+        for (; at < this.frames.length; at += 1) if (fits(this.frames[at])) return this.frames[at];
+        return null;
+      },
+      `a frame ${fits}`,
+      ms,
+    );
   }
 
   /** Waits until `look` gives something true. */
@@ -127,9 +150,25 @@ export class Peer {
         else if (this.fault) settle(fail, this.fault);
         else if (this.end) settle(fail, new Error(`closed (${this.end.code}) while waiting for ${what}`));
       };
-      const late = setTimeout(() => settle(fail, new Error(`waited ${ms} ms for ${what}; `
-        + `last frames: ${this.frames.slice(-5).map((f) => JSON.stringify(f).slice(0, 150)).join(' ')}`)), ms);
-      const settle = (how, value) => { clearTimeout(late); this.#waiters.delete(check); how(value); };
+      const late = setTimeout(
+        () =>
+          settle(
+            fail,
+            new Error(
+              `waited ${ms} ms for ${what}; ` +
+                `last frames: ${this.frames
+                  .slice(-5)
+                  .map((f) => JSON.stringify(f).slice(0, 150))
+                  .join(' ')}`,
+            ),
+          ),
+        ms,
+      );
+      const settle = (how, value) => {
+        clearTimeout(late);
+        this.#waiters.delete(check);
+        how(value);
+      };
       this.#waiters.add(check);
       check();
     });
@@ -137,8 +176,11 @@ export class Peer {
 
   /** Waits until `count` turns were sealed here and the tab rests. */
   turns(count = 1, ms = 20_000) {
-    return this.until(() => this.sealed.length >= count && ['idle', 'error'].includes(this.statuses.at(-1)),
-      `${count} sealed turns`, ms);
+    return this.until(
+      () => this.sealed.length >= count && ['idle', 'error'].includes(this.statuses.at(-1)),
+      `${count} sealed turns`,
+      ms,
+    );
   }
 
   /** Sends a clean close. */
@@ -154,8 +196,14 @@ export class Peer {
 
   /** Text that was streamed and sealed, of one turn or all. */
   text(turnId, type = 'text') {
-    return this.rows.filter((row) => row.type === type && row.role === 'assistant' && (!turnId || row.turnId === turnId))
-      .map((row) => row.data.text).join('') + (this.open_?.type === type ? textOf(this.open_) : '');
+    return (
+      this.rows
+        .filter(
+          (row) => row.type === type && row.role === 'assistant' && (!turnId || row.turnId === turnId),
+        )
+        .map((row) => row.data.text)
+        .join('') + (this.open_?.type === type ? textOf(this.open_) : '')
+    );
   }
 
   get bytes() {
@@ -211,7 +259,8 @@ export class Peer {
       if (at) assert.equal(row.seq, rows[at - 1].seq + 1, 'a page is contiguous');
     });
     if (!rows.length) return;
-    if (this.rows.length && edge === 'newer') assert.equal(rows[0].seq, this.newest + 1, 'newer rows touch the window');
+    if (this.rows.length && edge === 'newer')
+      assert.equal(rows[0].seq, this.newest + 1, 'newer rows touch the window');
     if (this.rows.length && edge === 'older') {
       assert.equal(rows.at(-1).seq, this.rows[0].seq - 1, 'older rows touch the window');
     }
@@ -220,7 +269,8 @@ export class Peer {
   }
 
   _openChunk(chunk) {
-    if (this.rows.length) assert.equal(chunk.seq, this.newest + 1, 'the open chunk stands below the newest row');
+    if (this.rows.length)
+      assert.equal(chunk.seq, this.newest + 1, 'the open chunk stands below the newest row');
     if (this.open_ && this.open_.seq !== chunk.seq) assert.fail('a second open chunk');
     this.open_ = structuredClone(chunk);
   }
@@ -268,7 +318,8 @@ const APPLY = {
     else this._turn = null;
     if (frame.live?.open) this._openChunk(frame.live.open);
     assert.ok(frame.chunks.length <= this.limits.pageLimit, 'a page is within pageLimit');
-    if (frame.following && frame.chunks.length) assert.equal(this.newest, frame.total, 'following ends at the tail');
+    if (frame.following && frame.chunks.length)
+      assert.equal(this.newest, frame.total, 'following ends at the tail');
   },
   chunks(frame) {
     this._visible(frame);
@@ -302,14 +353,16 @@ const APPLY = {
     if (this.open_?.seq === chunk.seq) {
       const streamed = textOf(this.open_);
       const stored = textOf(chunk);
-      const same = stored.startsWith(streamed) || streamed.startsWith(stored) || chunk.type === 'tool_result';
+      const same =
+        stored.startsWith(streamed) || streamed.startsWith(stored) || chunk.type === 'tool_result';
       assert.ok(same, 'the sealed row is not what was streamed');
       this.open_ = null;
     }
     assert.equal(this.open_, null, 'a row sealed while another chunk is open');
     assert.ok(frame.total >= chunk.seq);
     // Between two turns a row may stand alone, such as a change of the model.
-    if (this._turn && chunk.type !== 'system') assert.equal(chunk.turnId, this._turn.id, 'a row of another turn');
+    if (this._turn && chunk.type !== 'system')
+      assert.equal(chunk.turnId, this._turn.id, 'a row of another turn');
     this._add([chunk], 'newer');
   },
   tail(frame) {
@@ -326,7 +379,8 @@ const APPLY = {
     if (frame.tab !== this.tab) return;
     if (this._turn) assert.equal(frame.turnId, this._turn.id);
     assert.equal(this.open_, null, 'a turn sealed with an open chunk');
-    if (this.following) assert.ok(this.newest >= frame.lastSeq, `sealed up to ${frame.lastSeq}, held ${this.newest}`);
+    if (this.following)
+      assert.ok(this.newest >= frame.lastSeq, `sealed up to ${frame.lastSeq}, held ${this.newest}`);
     assert.ok(frame.firstSeq <= frame.lastSeq);
     this.sealed.push(frame);
     this._turn = null;

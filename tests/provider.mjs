@@ -1,8 +1,9 @@
-// The scripted provider: a model's API on raw sockets, which does what the script says and keeps every byte it was sent.
+// The scripted provider: a model's API on raw sockets, which does what the script says and keeps every byte
+// it was sent.
 //
-// It speaks both wires at once (`/v1/messages` and `/v1/chat/completions`), checks each request as the real API does
-// (strict.mjs), and then takes the next answer from `answers`, else `always`. An answer is a function of `(exchange)`;
-// the helpers below make the usual ones.
+// It speaks both wires at once (`/v1/messages` and `/v1/chat/completions`), checks each request as the real
+// API does (strict.mjs), and then takes the next answer from `answers`, else `always`. An answer is a
+// function of `(exchange)`; the helpers below make the usual ones.
 
 import { spawn } from 'node:child_process';
 import net from 'node:net';
@@ -19,7 +20,9 @@ export class Exchange {
     this.provider = provider;
     this.closed = new Promise((done) => socket.once('close', done));
     this.gone = false;
-    this.closed.then(() => { this.gone = true; });
+    this.closed.then(() => {
+      this.gone = true;
+    });
   }
 
   /** Sends bytes as they are. */
@@ -33,7 +36,11 @@ export class Exchange {
   /** Sends a head. Without `length` the body is chunked, or ends with the connection if `close` is set. */
   async head({ status = 200, headers = {}, length, close = false } = {}) {
     this.framed = length === undefined && !close;
-    const all = { 'content-type': 'text/event-stream; charset=utf-8', 'request-id': 'req_test', ...headers };
+    const all = {
+      'content-type': 'text/event-stream; charset=utf-8',
+      'request-id': 'req_test',
+      ...headers,
+    };
     if (this.framed) all['transfer-encoding'] = 'chunked';
     if (length !== undefined) all['content-length'] = length;
     all.connection = 'close';
@@ -46,7 +53,9 @@ export class Exchange {
     const buffer = Buffer.from(bytes);
     if (buffer.length === 0) return;
     if (!this.framed) return this.raw(buffer);
-    await this.raw(Buffer.concat([Buffer.from(`${buffer.length.toString(16)}\r\n`), buffer, Buffer.from('\r\n')]));
+    await this.raw(
+      Buffer.concat([Buffer.from(`${buffer.length.toString(16)}\r\n`), buffer, Buffer.from('\r\n')]),
+    );
   }
 
   /** Ends the body and the connection as one should. */
@@ -71,36 +80,45 @@ export class Exchange {
 }
 
 /**
- * An answer that speaks `parts` (or what a function of the exchange gives: thinking has to be fresh in each answer); see
- * speech.mjs for those, `stream` for the rest of the options.
+ * An answer that speaks `parts` (or what a function of the exchange gives: thinking has to be fresh in each
+ * answer); see speech.mjs for those, `stream` for the rest of the options.
  */
-export const say = (parts, options = {}) => async (exchange) => {
-  const given = typeof parts === 'function' ? parts(exchange) : parts;
-  const spoken = typeof given === 'string' ? [text(given)] : given;
-  for (const part of spoken) {
-    const signature = part.signature ?? part.redacted;
-    if (signature) exchange.provider.bindings.bind(signature, exchange.json);
-  }
-  await stream(exchange, encode(events(exchange.wire, spoken, options), options), options);
-};
+export const say =
+  (parts, options = {}) =>
+  async (exchange) => {
+    const given = typeof parts === 'function' ? parts(exchange) : parts;
+    const spoken = typeof given === 'string' ? [text(given)] : given;
+    for (const part of spoken) {
+      const signature = part.signature ?? part.redacted;
+      if (signature) exchange.provider.bindings.bind(signature, exchange.json);
+    }
+    await stream(exchange, encode(events(exchange.wire, spoken, options), options), options);
+  };
 
 /** An answer of a status and a JSON body. */
-export const refuse = (status, body, headers = {}) => async (exchange) => {
-  const bytes = Buffer.from(typeof body === 'string' ? body : JSON.stringify(body));
-  const type = typeof body === 'string' ? 'text/html' : 'application/json';
-  await exchange.head({ status, headers: { 'content-type': type, ...headers }, length: bytes.length });
-  await exchange.body(bytes);
-  exchange.end();
-};
+export const refuse =
+  (status, body, headers = {}) =>
+  async (exchange) => {
+    const bytes = Buffer.from(typeof body === 'string' ? body : JSON.stringify(body));
+    const type = typeof body === 'string' ? 'text/html' : 'application/json';
+    await exchange.head({ status, headers: { 'content-type': type, ...headers }, length: bytes.length });
+    await exchange.body(bytes);
+    exchange.end();
+  };
 
 /** An answer that takes the request and never says a word. */
 export const mute = () => (exchange) => exchange.silent();
 
 /**
- * Sends a stream's bytes. `split`: bytes a write, or a list of offsets; `pauseMs` between writes; `cutAt`: byte after which
+ * Sends a stream's bytes. `split`: bytes a write, or a list of offsets; `pauseMs` between writes; `cutAt`:
+ * byte after which
  * `then` happens (`close`, `reset`, `silent`, or a function) instead of the rest.
  */
-export async function stream(exchange, bytes, { split = 0, pauseMs = 0, cutAt, then = 'close', ...head } = {}) {
+export async function stream(
+  exchange,
+  bytes,
+  { split = 0, pauseMs = 0, cutAt, then = 'close', ...head } = {},
+) {
   await exchange.head(head);
   const upto = cutAt ?? bytes.length;
   const cuts = Array.isArray(split) ? split : split > 0 ? range(split, upto, split) : [];
@@ -188,7 +206,10 @@ export class Provider {
       if (body.length < exchange.length) return;
       exchange.started = true;
       exchange.bytes = body.subarray(0, exchange.length);
-      this.#answer(exchange).catch((fault) => { this.fault = fault; socket.destroy(); });
+      this.#answer(exchange).catch((fault) => {
+        this.fault = fault;
+        socket.destroy();
+      });
     });
   }
 
@@ -198,10 +219,12 @@ export class Provider {
     const [line, ...fields] = held.subarray(0, end).toString('latin1').split('\r\n');
     const exchange = new Exchange(socket, this);
     [exchange.method, exchange.path] = line.split(' ');
-    exchange.headers = Object.fromEntries(fields.map((field) => {
-      const colon = field.indexOf(':');
-      return [field.slice(0, colon).toLowerCase(), field.slice(colon + 1).trim()];
-    }));
+    exchange.headers = Object.fromEntries(
+      fields.map((field) => {
+        const colon = field.indexOf(':');
+        return [field.slice(0, colon).toLowerCase(), field.slice(colon + 1).trim()];
+      }),
+    );
     exchange.bodyAt = end + 4;
     exchange.length = Number(exchange.headers['content-length'] ?? 0);
     exchange.at = Date.now();
@@ -225,11 +248,14 @@ export class Provider {
 
   #check({ wire, headers, json, path }) {
     if (!/\/v1\/(messages|chat\/completions)$/.test(path)) return { status: 404, message: 'Not Found' };
-    const key = wire === 'anthropic' ? headers['x-api-key'] : headers.authorization?.replace(/^Bearer /, '');
+    const key =
+      wire === 'anthropic' ? headers['x-api-key'] : headers.authorization?.replace(/^Bearer /, '');
     if (this.key && key !== this.key) return { status: 401, message: 'invalid x-api-key' };
-    if (!/^application\/json/.test(headers['content-type'] ?? '')) return { status: 415, message: 'content-type' };
+    if (!/^application\/json/.test(headers['content-type'] ?? ''))
+      return { status: 415, message: 'content-type' };
     if (wire === 'openai') return checkOpenai(json, this.openai);
-    if (headers['anthropic-version'] !== '2023-06-01') return { status: 400, message: 'anthropic-version: required' };
+    if (headers['anthropic-version'] !== '2023-06-01')
+      return { status: 400, message: 'anthropic-version: required' };
     return checkAnthropic(json, this.bindings);
   }
 
@@ -242,11 +268,18 @@ export class Provider {
 /** A listener whose backlog is full, so that a connect to it never ends; gives `{port, stop}`. */
 export async function deafPort() {
   // Node accepts at once, so the listener is one that nobody reads.
-  const script = 'import socket,time;s=socket.socket();s.bind(("127.0.0.1",0));s.listen(0);'
-    + 'print(s.getsockname()[1],flush=True);time.sleep(600)';
+  const script =
+    'import socket,time;s=socket.socket();s.bind(("127.0.0.1",0));s.listen(0);' +
+    'print(s.getsockname()[1],flush=True);time.sleep(600)';
   const child = spawn('python3', ['-c', script], { stdio: ['ignore', 'pipe', 'inherit'] });
   const port = Number(await new Promise((done) => child.stdout.once('data', done)));
   const fill = Array.from({ length: 4 }, () => net.connect(port, '127.0.0.1').on('error', () => {}));
   await sleep(200);
-  return { port, stop() { fill.forEach((socket) => socket.destroy()); child.kill('SIGKILL'); } };
+  return {
+    port,
+    stop() {
+      fill.forEach((socket) => socket.destroy());
+      child.kill('SIGKILL');
+    },
+  };
 }

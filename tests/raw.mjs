@@ -10,10 +10,24 @@ export class Raw {
   static async connect(port, host = '127.0.0.1') {
     const raw = new Raw();
     raw.socket = net.connect(port, host);
-    raw.socket.on('data', (bytes) => { raw.text += bytes.toString('latin1'); raw.onData?.(); });
-    raw.socket.on('error', (fault) => { raw.fault = fault; });
-    raw.closed = new Promise((done) => raw.socket.once('close', () => { raw.ended = true; raw.onData?.(); done(); }));
-    await new Promise((done, fail) => { raw.socket.once('connect', done); raw.socket.once('error', fail); });
+    raw.socket.on('data', (bytes) => {
+      raw.text += bytes.toString('latin1');
+      raw.onData?.();
+    });
+    raw.socket.on('error', (fault) => {
+      raw.fault = fault;
+    });
+    raw.closed = new Promise((done) =>
+      raw.socket.once('close', () => {
+        raw.ended = true;
+        raw.onData?.();
+        done();
+      }),
+    );
+    await new Promise((done, fail) => {
+      raw.socket.once('connect', done);
+      raw.socket.once('error', fail);
+    });
     return raw;
   }
 
@@ -28,7 +42,12 @@ export class Raw {
     if (!found()) {
       await new Promise((done) => {
         const late = setTimeout(done, ms);
-        this.onData = () => { if (found()) { clearTimeout(late); done(); } };
+        this.onData = () => {
+          if (found()) {
+            clearTimeout(late);
+            done();
+          }
+        };
       });
     }
     return this.text;
@@ -37,7 +56,9 @@ export class Raw {
   /** Waits for the other side to end the connection; false if it did not. */
   async end(ms = 5_000) {
     let late;
-    const timeout = new Promise((done) => { late = setTimeout(() => done(false), ms); });
+    const timeout = new Promise((done) => {
+      late = setTimeout(() => done(false), ms);
+    });
     const ended = await Promise.race([this.closed.then(() => true), timeout]);
     clearTimeout(late);
     return ended;
@@ -48,7 +69,10 @@ export class Raw {
   }
 }
 
-/** Sends `bytes` on a new connection; gives the status of the first answer, and whether the connection then ended. */
+/**
+ * Sends `bytes` on a new connection; gives the status of the first answer, and whether the connection then
+ * ended.
+ */
 export async function ask(port, bytes, { ms = 3_000, wait = 200 } = {}) {
   const raw = await Raw.connect(port);
   raw.write(bytes);

@@ -1,14 +1,28 @@
-// What the real APIs refuse, as one pure check per wire: `null`, or the status and message that the vendor would send.
+// What the real APIs refuse, as one pure check per wire: `null`, or the status and message that the vendor
+// would send.
 //
-// The rules are those that brick a conversation for ever once they are broken: pairing and order of calls and results,
-// unique and well-formed ids, empty text, roles, cache marks, and thinking that is bound to all that stood before it.
+// The rules are those that brick a conversation for ever once they are broken: pairing and order of calls
+// and results, unique and well-formed ids, empty text, roles, cache marks, and thinking that is bound to
+// all that stood before it.
 
 import { createHash } from 'node:crypto';
 
 const NAME = /^[a-zA-Z0-9_-]{1,64}$/;
 const ID = /^[a-zA-Z0-9_-]+$/;
-const ANTHROPIC_FIELDS = new Set(['model', 'max_tokens', 'stream', 'system', 'tools', 'tool_choice', 'thinking',
-  'output_config', 'cache_control', 'stop_sequences', 'metadata', 'messages']);
+const ANTHROPIC_FIELDS = new Set([
+  'model',
+  'max_tokens',
+  'stream',
+  'system',
+  'tools',
+  'tool_choice',
+  'thinking',
+  'output_config',
+  'cache_control',
+  'stop_sequences',
+  'metadata',
+  'messages',
+]);
 const bad = (message, status = 400) => ({ status, message });
 
 /** Thinking that a provider gave out, by signature, and what it was bound to. */
@@ -17,7 +31,10 @@ export class Bindings {
 
   /** Remembers that `signature` was made in answer to `body`. */
   bind(signature, body) {
-    this.#known.set(signature, { hash: prefixHash(body, body.messages), before: signatures(body.messages) });
+    this.#known.set(signature, {
+      hash: prefixHash(body, body.messages),
+      before: signatures(body.messages),
+    });
   }
 
   /** Why the thinking block at `messages[at]` cannot stand there; `null` if it can. */
@@ -31,7 +48,7 @@ export class Bindings {
     const held = signatures(earlier);
     const suffix = bound.before.slice(bound.before.length - held.length);
     if (JSON.stringify(held) !== JSON.stringify(suffix)) {
-      return '`thinking` block: The block is bound to a different conversation (thinking is missing before it)';
+      return 'The block is bound to a different conversation (thinking is missing before it)';
     }
     return null;
   }
@@ -39,23 +56,33 @@ export class Bindings {
 
 /** The first thing about `body` that the Messages API would refuse. */
 export function checkAnthropic(body, bindings = new Bindings()) {
-  for (const key of Object.keys(body)) if (!ANTHROPIC_FIELDS.has(key)) return bad(`${key}: Extra inputs are not permitted`);
+  for (const key of Object.keys(body))
+    if (!ANTHROPIC_FIELDS.has(key)) return bad(`${key}: Extra inputs are not permitted`);
   if (typeof body.model !== 'string' || !body.model) return bad('model: Field required');
   if (!(body.max_tokens >= 1)) return bad('max_tokens: Field required');
-  const fault = tools((body.tools ?? []).map((tool) => ({ name: tool.name, schema: tool.input_schema })))
-    ?? systemFault(body.system) ?? thinkingConfig(body) ?? marks(body) ?? unicode(body);
+  const fault =
+    tools((body.tools ?? []).map((tool) => ({ name: tool.name, schema: tool.input_schema }))) ??
+    systemFault(body.system) ??
+    thinkingConfig(body) ??
+    marks(body) ??
+    unicode(body);
   if (fault) return bad(fault);
   const { messages } = body;
-  if (!Array.isArray(messages) || messages.length === 0) return bad('messages: at least one message is required');
+  if (!Array.isArray(messages) || messages.length === 0)
+    return bad('messages: at least one message is required');
   if (messages[0].role !== 'user') return bad('messages: first message must use the "user" role');
-  if (messages.at(-1).role !== 'user') return bad('This model does not support assistant message prefill. '
-    + 'The conversation must end with a user message.');
+  if (messages.at(-1).role !== 'user')
+    return bad(
+      'This model does not support assistant message prefill. ' +
+        'The conversation must end with a user message.',
+    );
   const ids = new Set();
   for (let at = 0; at < messages.length; at += 1) {
     const found = messageFault(body, at, ids, bindings);
     if (found) return bad(found);
   }
-  if (ids.size > 0 && !(body.tools ?? []).length) return bad('tools: Field required when tool blocks are present');
+  if (ids.size > 0 && !(body.tools ?? []).length)
+    return bad('tools: Field required when tool blocks are present');
   return null;
 }
 
@@ -67,19 +94,25 @@ function messageFault(body, at, ids, bindings) {
   const blocks = blocksOf(message);
   if (blocks.length === 0) return `messages.${at}: all messages must have non-empty content`;
   const wanted = at > 0 ? calls(body.messages[at - 1]) : [];
-  return pairing(message, blocks, wanted, at)
-    ?? blocks.map((block) => blockFault(body, at, message, block, ids, bindings)).find(Boolean) ?? null;
+  return (
+    pairing(message, blocks, wanted, at) ??
+    blocks.map((block) => blockFault(body, at, message, block, ids, bindings)).find(Boolean) ??
+    null
+  );
 }
 
 function pairing(message, blocks, wanted, at) {
   const results = blocks.filter((block) => block.type === 'tool_result').map((block) => block.tool_use_id);
   const orphan = results.find((id) => !wanted.includes(id));
-  if (orphan) return `messages.${at}: unexpected \`tool_use_id\` found in \`tool_result\` blocks: ${orphan}`;
+  if (orphan)
+    return `messages.${at}: unexpected \`tool_use_id\` found in \`tool_result\` blocks: ${orphan}`;
   const twice = results.find((id, index) => results.indexOf(id) !== index);
-  if (twice) return `each tool_use must have a single result. Found multiple \`tool_result\` blocks with id: ${twice}`;
+  if (twice)
+    return `each tool_use must have a single result. Found multiple \`tool_result\` blocks with id: ${twice}`;
   const missing = wanted.filter((id) => !results.includes(id));
   if (missing.length) {
-    return `messages.${at - 1}: \`tool_use\` ids were found without \`tool_result\` blocks immediately after: ${missing}`;
+    const where = `messages.${at - 1}: \`tool_use\` ids were found`;
+    return `${where} without \`tool_result\` blocks immediately after: ${missing}`;
   }
   const firstOther = blocks.findIndex((block) => block.type !== 'tool_result');
   if (firstOther >= 0 && blocks.slice(firstOther).some((block) => block.type === 'tool_result')) {
@@ -94,11 +127,13 @@ function blockFault(body, at, message, block, ids, bindings) {
       return textFault(block.text);
     case 'tool_use':
       if (message.role !== 'assistant') return 'tool_use blocks can only be in assistant messages';
-      if (!ID.test(block.id ?? '')) return `messages.${at}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'`;
+      if (!ID.test(block.id ?? ''))
+        return `messages.${at}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'`;
       if (ids.has(block.id)) return 'messages: `tool_use` ids must be unique';
       ids.add(block.id);
       if (!NAME.test(block.name ?? '')) return `messages.${at}.tool_use.name: bad pattern`;
-      if (!isObject(block.input)) return `messages.${at}.tool_use.input: Input should be a valid dictionary`;
+      if (!isObject(block.input))
+        return `messages.${at}.tool_use.input: Input should be a valid dictionary`;
       return null;
     case 'tool_result':
       return resultFault(message, block);
@@ -138,20 +173,27 @@ function thinkingConfig(body) {
   if (/-(5|5-\d)$/.test(body.model) && kind === 'enabled') {
     return '"thinking.type.enabled" is not supported for this model. Use "thinking.type.adaptive"';
   }
-  if (/-4-5$/.test(body.model) && kind === 'adaptive') return 'adaptive thinking is not supported on this model';
+  if (/-4-5$/.test(body.model) && kind === 'adaptive')
+    return 'adaptive thinking is not supported on this model';
   if (kind === 'enabled') {
     if (!(body.thinking.budget_tokens >= 1024)) return 'thinking.budget_tokens: should be at least 1024';
-    if (body.thinking.budget_tokens >= body.max_tokens) return '`max_tokens` must be greater than budget_tokens';
+    if (body.thinking.budget_tokens >= body.max_tokens)
+      return '`max_tokens` must be greater than budget_tokens';
   }
   return null;
 }
 
 function marks(body) {
   const marked = [];
-  walk(body, (value) => { if (isObject(value.cache_control)) marked.push(value); });
-  if (marked.length > 4) return `A maximum of 4 blocks with cache_control may be provided. Found ${marked.length}.`;
-  if (marked.some((block) => block.cache_control.type !== 'ephemeral')) return 'cache_control.type: unknown';
-  if (marked.some((block) => block.type === 'text' && !block.text)) return 'cache_control cannot be set for empty text';
+  walk(body, (value) => {
+    if (isObject(value.cache_control)) marked.push(value);
+  });
+  if (marked.length > 4)
+    return `A maximum of 4 blocks with cache_control may be provided. Found ${marked.length}.`;
+  if (marked.some((block) => block.cache_control.type !== 'ephemeral'))
+    return 'cache_control.type: unknown';
+  if (marked.some((block) => block.type === 'text' && !block.text))
+    return 'cache_control cannot be set for empty text';
   return null;
 }
 
@@ -160,8 +202,10 @@ export function checkOpenai(body, { wantReasoning = false, refuse = [] } = {}) {
   const named = refuse.find((field) => field in body);
   if (named) return bad(`Unrecognized request argument supplied: ${named}`);
   if (typeof body.model !== 'string' || !body.model) return bad('you must provide a model parameter');
-  const fault = tools((body.tools ?? []).map((tool) => ({ name: tool.function?.name, schema: tool.function?.parameters })))
-    ?? unicode(body);
+  const fault =
+    tools(
+      (body.tools ?? []).map((tool) => ({ name: tool.function?.name, schema: tool.function?.parameters })),
+    ) ?? unicode(body);
   if (fault) return bad(fault);
   const { messages } = body;
   if (!Array.isArray(messages) || messages.length === 0) return bad("'messages' must not be empty");
@@ -170,11 +214,14 @@ export function checkOpenai(body, { wantReasoning = false, refuse = [] } = {}) {
   for (let at = 0; at < messages.length; at += 1) {
     const message = messages[at];
     if (message.role !== 'tool' && open.length) {
-      return bad('An assistant message with \'tool_calls\' must be followed by tool messages responding to each '
-        + `'tool_call_id'. The following tool_call_ids did not have response messages: ${open}`);
+      return bad(
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to each " +
+          `'tool_call_id'. The following tool_call_ids did not have response messages: ${open}`,
+      );
     }
     if (message.role === 'tool') {
-      if (!open.includes(message.tool_call_id)) return bad(`unexpected tool_call_id ${message.tool_call_id}`);
+      if (!open.includes(message.tool_call_id))
+        return bad(`unexpected tool_call_id ${message.tool_call_id}`);
       open = open.filter((id) => id !== message.tool_call_id);
     }
     const found = openaiFault(messages, at, ids, wantReasoning);
@@ -192,14 +239,18 @@ function openaiFault(messages, at, ids, wantReasoning) {
   if (message.role === 'system') return at === 0 ? null : 'System message must be at the beginning.';
   if (message.role === 'tool') return typeof message.content === 'string' ? null : 'invalid tool content';
   if (message.role === 'user') {
-    if (typeof message.content !== 'string' || !message.content.trim()) return 'user content must not be empty';
-    if (messages[at - 1]?.role === 'user') return 'Conversation roles must alternate user/assistant/user/assistant/...';
+    if (typeof message.content !== 'string' || !message.content.trim())
+      return 'user content must not be empty';
+    if (messages[at - 1]?.role === 'user')
+      return 'Conversation roles must alternate user/assistant/user/assistant/...';
     return null;
   }
   if (message.role !== 'assistant') return `messages[${at}]: unknown role ${message.role}`;
   const list = message.tool_calls ?? [];
-  if (messages[at - 1]?.role === 'assistant') return 'Conversation roles must alternate user/assistant/user/assistant/...';
-  if (!['user', 'tool'].includes(messages[at - 1]?.role)) return 'Conversation must start with a user message';
+  if (messages[at - 1]?.role === 'assistant')
+    return 'Conversation roles must alternate user/assistant/user/assistant/...';
+  if (!['user', 'tool'].includes(messages[at - 1]?.role))
+    return 'Conversation must start with a user message';
   if (list.length === 0 && (typeof message.content !== 'string' || !message.content.trim())) {
     return 'invalid message content type: assistant without content';
   }
@@ -233,12 +284,16 @@ function tools(list) {
 
 function unicode(body) {
   let fault = null;
-  walk(body, () => {}, (text) => {
-    if (text.includes('\0')) fault = 'strings must not contain NUL';
-    if (/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/.test(text)) {
-      fault = 'strings must be valid Unicode';
-    }
-  });
+  walk(
+    body,
+    () => {},
+    (text) => {
+      if (text.includes('\0')) fault = 'strings must not contain NUL';
+      if (/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/.test(text)) {
+        fault = 'strings must be valid Unicode';
+      }
+    },
+  );
   return fault;
 }
 
@@ -252,24 +307,37 @@ function walk(value, onObject, onText = () => {}) {
 }
 
 function blocksOf(message) {
-  return typeof message.content === 'string' ? [{ type: 'text', text: message.content }] : message.content ?? [];
+  return typeof message.content === 'string'
+    ? [{ type: 'text', text: message.content }]
+    : (message.content ?? []);
 }
 
 function calls(message) {
   return message.role === 'assistant'
-    ? blocksOf(message).filter((block) => block.type === 'tool_use').map((block) => block.id) : [];
+    ? blocksOf(message)
+        .filter((block) => block.type === 'tool_use')
+        .map((block) => block.id)
+    : [];
 }
 
 const isThinking = (block) => block.type === 'thinking' || block.type === 'redacted_thinking';
 
 function signatures(messages) {
-  return messages.flatMap((message) => blocksOf(message).filter(isThinking).map((b) => b.signature ?? b.data));
+  return messages.flatMap((message) =>
+    blocksOf(message)
+      .filter(isThinking)
+      .map((b) => b.signature ?? b.data),
+  );
 }
 
-/** Values count, key order and marks do not; thinking is looked at on its own, since its removal has own rules. */
+/**
+ * Values count, key order and marks do not; thinking is looked at on its own, since its removal has own
+ * rules.
+ */
 function prefixHash(body, messages) {
   const seen = messages.map((message) => ({
-    role: message.role, content: blocksOf(message).filter((block) => !isThinking(block)),
+    role: message.role,
+    content: blocksOf(message).filter((block) => !isThinking(block)),
   }));
   const value = canonical({ system: body.system ?? null, tools: body.tools ?? [], messages: seen });
   return createHash('sha256').update(JSON.stringify(value)).digest('hex');
@@ -278,7 +346,9 @@ function prefixHash(body, messages) {
 function canonical(value) {
   if (Array.isArray(value)) return value.map(canonical);
   if (!isObject(value)) return value;
-  const keys = Object.keys(value).filter((key) => key !== 'cache_control').sort();
+  const keys = Object.keys(value)
+    .filter((key) => key !== 'cache_control')
+    .sort();
   return Object.fromEntries(keys.map((key) => [key, canonical(value[key])]));
 }
 

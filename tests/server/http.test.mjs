@@ -21,34 +21,94 @@ const HEADS = [
   ['HTTP/2.0', get(host, 'GET /healthz HTTP/2.0'), [400, 505], true],
   ['no version', 'GET /healthz\r\n\r\n', 400, true],
   ['Connection: close', get(`${host}Connection: close\r\n`), 200, true],
-  ['TE with CL', get(`${host}Transfer-Encoding: chunked\r\nContent-Length: 5\r\n`, 'POST /api/pair HTTP/1.1'), 400, true],
-  ['two CL', get(`${host}Content-Length: 2\r\nContent-Length: 2\r\n`, 'POST /api/pair HTTP/1.1'), 400, true],
-  ['two different CL', get(`${host}Content-Length: 2\r\nContent-Length: 3\r\n`, 'POST /api/pair HTTP/1.1'), 400, true],
+  [
+    'TE with CL',
+    get(`${host}Transfer-Encoding: chunked\r\nContent-Length: 5\r\n`, 'POST /api/pair HTTP/1.1'),
+    400,
+    true,
+  ],
+  [
+    'two CL',
+    get(`${host}Content-Length: 2\r\nContent-Length: 2\r\n`, 'POST /api/pair HTTP/1.1'),
+    400,
+    true,
+  ],
+  [
+    'two different CL',
+    get(`${host}Content-Length: 2\r\nContent-Length: 3\r\n`, 'POST /api/pair HTTP/1.1'),
+    400,
+    true,
+  ],
   ['CL 5x', get(`${host}Content-Length: 5x\r\n`, 'POST /api/pair HTTP/1.1'), 400, true],
   ['CL +5', get(`${host}Content-Length: +5\r\n`, 'POST /api/pair HTTP/1.1'), 400, true],
   ['CL -1', get(`${host}Content-Length: -1\r\n`, 'POST /api/pair HTTP/1.1'), 400, true],
   ['CL 5, 5', get(`${host}Content-Length: 5, 5\r\n`, 'POST /api/pair HTTP/1.1'), 400, true],
   ['CL empty', get(`${host}Content-Length: \r\n`, 'POST /api/pair HTTP/1.1'), 400, true],
-  ['CL beyond u64', get(`${host}Content-Length: 99999999999999999999999\r\n`, 'POST /api/pair HTTP/1.1'), [400, 413], true],
+  [
+    'CL beyond u64',
+    get(`${host}Content-Length: 99999999999999999999999\r\n`, 'POST /api/pair HTTP/1.1'),
+    [400, 413],
+    true,
+  ],
   ['a bare CR', get(`${host}X: a\rb\r\n`), 400, true],
   ['NUL', get(`${host}X: a\0b\r\n`), 400, true],
   ['a folded field', get(`${host}X: a\r\n b\r\n`), 400, true],
   ['a space before the colon', get(`${host}X : a\r\n`), 400, true],
   ['a field without a colon', get(`${host}nonsense\r\n`), 400, true],
-  ['chunked bodies', get(`${host}Transfer-Encoding: chunked\r\nContent-Type: application/json\r\n`,
-    'POST /api/pair HTTP/1.1'), 411, true],
+  [
+    'chunked bodies',
+    get(
+      `${host}Transfer-Encoding: chunked\r\nContent-Type: application/json\r\n`,
+      'POST /api/pair HTTP/1.1',
+    ),
+    411,
+    true,
+  ],
   ['no CL', get(`${host}Content-Type: application/json\r\n`, 'POST /api/pair HTTP/1.1'), 411, null],
-  ['too big', get(`${host}Content-Type: application/json\r\nContent-Length: 10000000\r\n`, 'POST /api/pair HTTP/1.1'),
-    413, true],
-  ['a huge length', get(`${host}Content-Type: application/json\r\nContent-Length: 1099511627776\r\n`,
-    'POST /api/pair HTTP/1.1'), 413, true],
-  ['another type', `${get(`${host}Content-Type: text/plain\r\nContent-Length: 2\r\n`, 'POST /api/pair HTTP/1.1')}{}`, 415, null],
+  [
+    'too big',
+    get(`${host}Content-Type: application/json\r\nContent-Length: 10000000\r\n`, 'POST /api/pair HTTP/1.1'),
+    413,
+    true,
+  ],
+  [
+    'a huge length',
+    get(
+      `${host}Content-Type: application/json\r\nContent-Length: 1099511627776\r\n`,
+      'POST /api/pair HTTP/1.1',
+    ),
+    413,
+    true,
+  ],
+  [
+    'another type',
+    `${get(`${host}Content-Type: text/plain\r\nContent-Length: 2\r\n`, 'POST /api/pair HTTP/1.1')}{}`,
+    415,
+    null,
+  ],
   ['no type', `${get(`${host}Content-Length: 2\r\n`, 'POST /api/pair HTTP/1.1')}{}`, 415, null],
-  ['a form', `${get(`${host}Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 2\r\n`,
-    'POST /api/pair HTTP/1.1')}{}`, 415, null],
-  ['no JSON', `${get(`${host}Content-Type: application/json\r\nContent-Length: 2\r\n`, 'POST /api/pair HTTP/1.1')}{x`, 400, null],
+  [
+    'a form',
+    `${get(
+      `${host}Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 2\r\n`,
+      'POST /api/pair HTTP/1.1',
+    )}{}`,
+    415,
+    null,
+  ],
+  [
+    'no JSON',
+    `${get(`${host}Content-Type: application/json\r\nContent-Length: 2\r\n`, 'POST /api/pair HTTP/1.1')}{x`,
+    400,
+    null,
+  ],
   ['too long a field', get(`${host}X: ${'a'.repeat(9000)}\r\n`), 431, true],
-  ['too many fields', get(host + Array.from({ length: 500 }, (_, n) => `X${n}: 1\r\n`).join('')), 431, true],
+  [
+    'too many fields',
+    get(host + Array.from({ length: 500 }, (_, n) => `X${n}: 1\r\n`).join('')),
+    431,
+    true,
+  ],
   ['too long a line', get(host, `GET /${'a'.repeat(9000)} HTTP/1.1`), [414, 431], true],
   ['a wrong method', get(host, 'DELETE /healthz HTTP/1.1'), 405, null],
   ['a made-up method', get(host, 'BREW /healthz HTTP/1.1'), [405, 501], null],
@@ -66,14 +126,19 @@ test('each head gets its status, and a doubtful one ends the connection', async 
     const got = await ask(siskin.port, bytes);
     assert.ok([status].flat().includes(got.status), `${name}: ${got.status} ${got.text.slice(0, 80)}`);
     if (ends !== null) assert.equal(got.ended, ends, `${name}: connection ended`);
-    if (got.status >= 400 && got.status !== 421) assert.match(got.text, /"error":\{"code":"/, `${name}: says why`);
+    if (got.status >= 400 && got.status !== 421)
+      assert.match(got.text, /"error":\{"code":"/, `${name}: says why`);
   }
   assert.equal((await siskin.status()).panics, 0);
 });
 
 test('405 names what is allowed', async (t) => {
   const siskin = await Siskin.start(t, { demo: true });
-  const cases = [['DELETE', '/healthz', /GET/], ['GET', '/api/pair', /POST/], ['PUT', '/api/tabs', /GET.*POST/]];
+  const cases = [
+    ['DELETE', '/healthz', /GET/],
+    ['GET', '/api/pair', /POST/],
+    ['PUT', '/api/tabs', /GET.*POST/],
+  ];
   for (const [method, route, allow] of cases) {
     const got = await siskin.api(method, route);
     assert.equal(got.status, 405, route);
@@ -83,7 +148,10 @@ test('405 names what is allowed', async (t) => {
 });
 
 test('a head that comes byte by byte is understood, one that does not end gets 408', async (t) => {
-  const siskin = await Siskin.start(t, { demo: true, budget: { head_ms: 1000, body_ms: 1000, keep_alive_ms: 1000 } });
+  const siskin = await Siskin.start(t, {
+    demo: true,
+    budget: { head_ms: 1000, body_ms: 1000, keep_alive_ms: 1000 },
+  });
   const slow = await Raw.connect(siskin.port);
   for (const byte of get(host)) {
     slow.write(byte);
@@ -101,7 +169,9 @@ test('a head that comes byte by byte is understood, one that does not end gets 4
   assert.match(never.text, /^HTTP\/1.1 408 /);
   assert.ok(Date.now() - began < 2500);
   const half = await Raw.connect(siskin.port);
-  half.write(`${get(`${host}Content-Type: application/json\r\nContent-Length: 100\r\n`, 'POST /api/pair HTTP/1.1')}{`);
+  half.write(
+    `${get(`${host}Content-Type: application/json\r\nContent-Length: 100\r\n`, 'POST /api/pair HTTP/1.1')}{`,
+  );
   await half.end(5000);
   assert.match(half.text, /^HTTP\/1.1 408 /);
   const mute = await Raw.connect(siskin.port);
@@ -120,8 +190,10 @@ test('pipelined requests are answered one after the other, in order', async (t) 
 test('a body that was refused is not taken for the next request', async (t) => {
   const siskin = await Siskin.start(t, { demo: true });
   const smuggled = get(host);
-  const body = `${get(`${host}Content-Type: text/plain\r\nContent-Length: ${smuggled.length}\r\n`,
-    'POST /api/pair HTTP/1.1')}${smuggled}`;
+  const body = `${get(
+    `${host}Content-Type: text/plain\r\nContent-Length: ${smuggled.length}\r\n`,
+    'POST /api/pair HTTP/1.1',
+  )}${smuggled}`;
   const raw = await Raw.connect(siskin.port);
   raw.write(body);
   await raw.see(/\r\n\r\n/);
@@ -145,8 +217,12 @@ test('HEAD gives the head of GET and no body', async (t) => {
 test('Expect: 100-continue is answered before the body comes', async (t) => {
   const siskin = await Siskin.start(t, { demo: true });
   const raw = await Raw.connect(siskin.port);
-  raw.write(get(`${host}Content-Type: application/json\r\nContent-Length: 20\r\nExpect: 100-continue\r\n`,
-    'POST /api/pair HTTP/1.1'));
+  raw.write(
+    get(
+      `${host}Content-Type: application/json\r\nContent-Length: 20\r\nExpect: 100-continue\r\n`,
+      'POST /api/pair HTTP/1.1',
+    ),
+  );
   assert.match(await raw.see(/100 Continue\r\n\r\n/i), /^HTTP\/1.1 100 /);
   raw.write('{"code":"AAAA-AAAA"}');
   assert.match(await raw.see(/ 401 /), / 401 /);
@@ -156,12 +232,19 @@ test('Expect: 100-continue is answered before the body comes', async (t) => {
 test('deep JSON is refused and harms nothing', async (t) => {
   const siskin = await Siskin.start(t, { demo: true });
   const tab = await siskin.newTab();
-  for (const deep of ['['.repeat(100_000), `{"text":${'['.repeat(50_000)}${']'.repeat(50_000)}}`, '{"a":'.repeat(20_000)]) {
+  for (const deep of [
+    '['.repeat(100_000),
+    `{"text":${'['.repeat(50_000)}${']'.repeat(50_000)}}`,
+    '{"a":'.repeat(20_000),
+  ]) {
     const got = await siskin.api('POST', `/api/tabs/${tab.id}/messages`, deep);
     assert.equal(got.status, 400);
   }
-  const fine = await siskin.api('POST', `/api/tabs/${tab.id}/messages`,
-    { clientId: 'a', text: '[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[', unknown: { a: [1, { b: 2 }] } });
+  const fine = await siskin.api('POST', `/api/tabs/${tab.id}/messages`, {
+    clientId: 'a',
+    text: '[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[',
+    unknown: { a: [1, { b: 2 }] },
+  });
   assert.equal(fine.status, 202, 'brackets in a text and unknown fields are no matter');
 });
 
@@ -183,11 +266,13 @@ test('static files have a tag, are compressed on request, and are not sent twice
 
 test('many slow heads do not keep others out', async (t) => {
   const siskin = await Siskin.start(t, { demo: true });
-  const slow = await Promise.all(Array.from({ length: 60 }, async () => {
-    const raw = await Raw.connect(siskin.port).catch(() => null);
-    raw?.write('GET / HTTP/1.1\r\nX: ');
-    return raw;
-  }));
+  const slow = await Promise.all(
+    Array.from({ length: 60 }, async () => {
+      const raw = await Raw.connect(siskin.port).catch(() => null);
+      raw?.write('GET / HTTP/1.1\r\nX: ');
+      return raw;
+    }),
+  );
   for (let n = 0; n < 5; n += 1) {
     const began = Date.now();
     assert.equal((await siskin.api('GET', '/healthz')).status, 200);
@@ -199,17 +284,31 @@ test('many slow heads do not keep others out', async (t) => {
 
 test('with few descriptors the door opens again by itself', async (t) => {
   const siskin = await Siskin.start(t, { demo: true, by: ['prlimit', '--nofile=40'] });
-  const held = await Promise.all(Array.from({ length: 60 }, () => Raw.connect(siskin.port).catch(() => null)));
+  const held = await Promise.all(
+    Array.from({ length: 60 }, () => Raw.connect(siskin.port).catch(() => null)),
+  );
   await sleep(500);
   held.forEach((raw) => raw?.close());
   const answered = await until(() => siskin.api('GET', '/healthz').catch(() => null), 'an answer');
   assert.equal(answered.status, 200);
   // Connections that are gone before they are taken do not end the loop either.
-  await Promise.all(Array.from({ length: 300 }, () => new Promise((done) => {
-    const socket = net.connect(siskin.port, '127.0.0.1', () => { socket.resetAndDestroy(); done(); });
-    socket.on('error', done);
-  })));
-  assert.equal((await until(() => siskin.api('GET', '/healthz').catch(() => null), 'an answer')).status, 200);
+  await Promise.all(
+    Array.from(
+      { length: 300 },
+      () =>
+        new Promise((done) => {
+          const socket = net.connect(siskin.port, '127.0.0.1', () => {
+            socket.resetAndDestroy();
+            done();
+          });
+          socket.on('error', done);
+        }),
+    ),
+  );
+  assert.equal(
+    (await until(() => siskin.api('GET', '/healthz').catch(() => null), 'an answer')).status,
+    200,
+  );
 });
 
 test('a closed connection gives its thread and descriptor back', async (t) => {
@@ -220,5 +319,8 @@ test('a closed connection gives its thread and descriptor back', async (t) => {
   for (let n = 0; n < 30; n += 1) await siskin.api('GET', '/healthz');
   const peers = await Promise.all(Array.from({ length: 8 }, () => siskin.peer()));
   peers.forEach((peer) => peer.drop());
-  await until(() => siskin.threads() <= base.threads && siskin.fds() <= base.fds, 'threads and descriptors to be back');
+  await until(
+    () => siskin.threads() <= base.threads && siskin.fds() <= base.fds,
+    'threads and descriptors to be back',
+  );
 });
