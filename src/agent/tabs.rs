@@ -38,7 +38,7 @@ impl Agent {
             self.check_model(&new.model)?;
         }
         if new.workdir.is_empty() {
-            new.workdir = self.default_workdir();
+            new.workdir = self.config.default_workdir().to_string_lossy().into_owned();
         } else {
             self.check_workdir(&new.workdir)?;
         }
@@ -97,11 +97,6 @@ impl Agent {
             }
         }
         Ok(())
-    }
-
-    fn default_workdir(&self) -> String {
-        let path = self.config.workdir.clone().unwrap_or_else(|| self.config.data.join("work"));
-        path.to_string_lossy().into_owned()
     }
 
     fn check_workdir(&self, workdir: &str) -> Result<(), Refusal> {

@@ -4,6 +4,7 @@
 //! call's row is committed before its tool starts, and the whole turn is sealed by one synced commit at its end.
 
 use super::fold::{Call, Fold, Folded, Pen};
+use super::provider::retry::{self, Retry};
 use super::provider::{self, Answer, Ask, Fault, Finish, demo};
 use super::slots::Job;
 use super::{Agent, tools};
@@ -143,7 +144,7 @@ impl Turn<'_> {
         }
         if !std::mem::take(&mut self.job.again) {
             self.job.step += 1;
-            self.job.retry.reset();
+            self.job.retry = Retry::new(self.agent.config.budget.attempts);
         }
         self.pen.step = self.job.step;
         let steps = self.agent.config.budget.steps;
@@ -350,19 +351,20 @@ impl Turn<'_> {
     }
 
     fn failed(&mut self, fault: Fault, fold: Fold) -> Result<Next, StoreError> {
-        let attempts = self.job.retry.attempt();
+        let attempts = self.job.retry.tried();
         if !self.stopped()
             && let Some(delay) = self.job.retry.next(&fault, fold.shown())
         {
             log::info!("tab {}: try {attempts} failed, again in {} ms", self.job.tab, delay.as_millis());
             self.job.again = true;
-            self.agent.show_retry(self.job.tab, attempts, delay, &provider::message(&fault));
+            self.agent.show_retry(self.job.tab, attempts, delay, told(&fault));
             return Ok(Next::Later(delay));
         }
         let folded = fold.cut()?;
         let usage = if let Fault::Cut { usage, .. } = &fault { *usage } else { Usage::default() };
         self.agent.store.end_step(self.job.turn, self.job.step, StepOutcome::Cut, &usage)?;
-        let message = provider::message(&fault);
+        let fault = retry::explained(fault);
+        let message = told(&fault).to_owned();
         let ending = match fault {
             Fault::Store(error) => return Err(error),
             _ if self.stopped() => Ending::stopped(self.agent),
@@ -437,5 +439,15 @@ impl Turn<'_> {
         let newest = self.agent.store.answer_calls(self.job.tab, self.job.turn)?;
         self.pen.lives.change(self.pen.tab, |live| live.newest = newest);
         Ok(())
+    }
+}
+
+/// What a fault tells the owner.
+fn told(fault: &Fault) -> &str {
+    match fault {
+        Fault::Stopped => "stopped",
+        Fault::Cut { message, .. } | Fault::Refusal { message, .. } | Fault::TooBig(message) => message,
+        Fault::Store(StoreError::NoSpace(text) | StoreError::Broken(text)) => text,
+        Fault::Store(StoreError::Full(what)) => what,
     }
 }
