@@ -213,11 +213,10 @@ fn unreachable(provider: &Provider, error: &ureq::Error, halt: Option<Halt>) -> 
     refusal(None, message, retryable, None)
 }
 
+/// What TLS says; rustls gives its own errors as "invalid data".
 fn tls_cause(error: &io::Error) -> Option<String> {
     let inner = error.get_ref()?;
-    let text = inner.to_string();
-    (inner.is::<ureq::Error>() || text.contains("certificate") || text.contains("received fatal alert"))
-        .then_some(text)
+    (inner.is::<ureq::Error>() || error.kind() == io::ErrorKind::InvalidData).then(|| inner.to_string())
 }
 
 fn tls(provider: &Provider, text: &str) -> String {

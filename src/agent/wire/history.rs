@@ -243,7 +243,7 @@ impl<'a, R: Rows> History<'a, R> {
     }
 
     /// The last seq whose thinking a row of the log drops.
-    pub fn dropped(&self) -> Seq {
+    pub fn dropped_found(&self) -> Seq {
         self.dropped_found
     }
 

@@ -100,8 +100,8 @@ pub fn plan<R: Rows>(rows: &R, spec: &Spec<'_>, budget: &Budget) -> Stored<Plan>
         let mut history = History::new(rows, spec, budget, dropped, 0);
         while history.next(&mut out)? {}
         // A row that drops thinking stands behind the thinking that it drops: then once more from the start.
-        if history.dropped() > dropped {
-            dropped = history.dropped();
+        if history.dropped_found() > dropped {
+            dropped = history.dropped_found();
             continue;
         }
         let marks = match spec.form {
@@ -240,4 +240,4 @@ impl<R: Rows> Read for Body<'_, R> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
