@@ -7,3 +7,4 @@ pub mod config;
 pub mod event;
 pub mod net;
 pub mod store;
+pub mod sys;
