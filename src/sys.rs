@@ -1,7 +1,8 @@
 //! What the standard library and rustix do not give: a count of the heap, and the allocator's settings.
 //!
-//! The one module with `unsafe`. Counting costs two atomic additions per allocation and no memory; `/api/status` shows
-//! the figures beside the resident memory, so that a growth of one without the other can be told apart.
+//! The one module with `unsafe`. Counting costs two atomic additions per allocation and no memory;
+//! `/api/status` shows the figures beside the resident memory, so that a growth of one without the other can
+//! be told apart.
 
 #![allow(unsafe_code)]
 
@@ -24,8 +25,8 @@ fn grown(bytes: usize) {
     }
 }
 
-// SAFETY: every call is handed to `System` unchanged, which upholds the contract; the counting neither allocates nor
-// panics.
+// SAFETY: every call is handed to `System` unchanged, which upholds the contract; the counting neither
+// allocates nor panics.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise about `layout` is handed on.
@@ -67,7 +68,8 @@ pub fn heap() -> (usize, usize) {
     (USED.load(Relaxed), PEAK.load(Relaxed))
 }
 
-/// Makes glibc keep one arena and give freed memory back early. To be called before the first thread; harmless later.
+/// Makes glibc keep one arena and give freed memory back early. To be called before the first thread;
+/// harmless later.
 pub fn tune_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `mallopt` only sets parameters of the allocator, under its own lock.

@@ -1,7 +1,7 @@
 //! The accept loop: one thread that no error ends.
 //!
-//! Out of descriptors or memory it rests and goes on, and answers 503 with a spare descriptor meanwhile. What one
-//! connection does, a panic included, ends that connection only.
+//! Out of descriptors or memory it rests and goes on, and answers 503 with a spare descriptor meanwhile. What
+//! one connection does, a panic included, ends that connection only.
 
 use super::access::Peer;
 use super::registry::{Leave, Ticket};
@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Stack of the accept thread.
 const ACCEPT_STACK: usize = 64 * 1024;
-/// What the kernel may hold of what a peer has not taken: small, so that a window moves when a client takes its rows.
+/// What the kernel may hold of what a peer has not taken: small, so that a window moves when a client takes
+/// its rows.
 const SEND_BUFFER: usize = 64 * 1024;
 /// How long to rest when there is no descriptor or memory.
 const REST: Duration = Duration::from_millis(75);

@@ -1,11 +1,12 @@
 //! Who may ask: `Host` and `Origin` of every request, device tokens, pairing codes.
 //!
-//! Guarantees: nothing is served under a name that a stranger could point at this device (DNS rebinding), no page from
-//! elsewhere gets an answer, and no request beyond the public ones is served without a token.
+//! Guarantees: nothing is served under a name that a stranger could point at this device (DNS rebinding), no
+//! page from elsewhere gets an answer, and no request beyond the public ones is served without a token.
 //!
-//! Tokens are 256 random bits. Only their SHA-256 is stored, and a token is looked up by that hash: how long the lookup
-//! takes tells at most something about hashes, from which no token follows. So no comparison of secrets takes a time
-//! that depends on them. Codes are short, so they are few, short-lived, and guesses are counted; they are compared whole.
+//! Tokens are 256 random bits. Only their SHA-256 is stored, and a token is looked up by that hash: how long
+//! the lookup takes tells at most something about hashes, from which no token follows. So no comparison of
+//! secrets takes a time that depends on them. Codes are short, so they are few, short-lived, and guesses are
+//! counted; they are compared whole.
 
 use super::head::Head;
 use super::respond::Fault;
@@ -114,7 +115,8 @@ impl Access {
             return Err(Fault::new(
                 421,
                 "host",
-                "this name is not accepted: use the device's IP address, or add the name to hosts in the config",
+                "this name is not accepted: use the device's IP address, or add the name to hosts in the \
+                 config",
             ));
         }
         let mut origins = head.all("origin");
@@ -124,7 +126,8 @@ impl Access {
             return Err(Fault::new(
                 403,
                 "origin",
-                "this request comes from a page of another origin; add it to origins in the config if it is yours",
+                "this request comes from a page of another origin; add it to origins in the config if it is \
+                 yours",
             ));
         }
         Ok(host)
@@ -189,8 +192,8 @@ impl Access {
         }
     }
 
-    /// A new code. Also for the control socket, and for the start of a server without devices. `None` if the system
-    /// gives no random numbers.
+    /// A new code. Also for the control socket, and for the start of a server without devices. `None` if the
+    /// system gives no random numbers.
     pub fn new_code(&self) -> Option<Code> {
         let code = random_code().inspect_err(|e| log::error!("no pairing code: {e}")).ok()?;
         let now = boot_ms();
@@ -237,7 +240,8 @@ impl Access {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pairing> {
-        // A panic under this lock leaves at worst a code that is used but not removed, whose device was not answered.
+        // A panic under this lock leaves at worst a code that is used but not removed, whose device was not
+        // answered.
         self.pairing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

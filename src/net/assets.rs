@@ -1,7 +1,8 @@
 //! The client's files: embedded in the program by `build.rs`, or read from a directory for development.
 //!
-//! They are public. Each has an ETag, is asked for anew each time (304 when unchanged), and is sent as gzip to who takes
-//! it. A strict Content-Security-Policy goes with each: nothing inline, nothing from another host.
+//! They are public. Each has an ETag, is asked for anew each time (304 when unchanged), and is sent as gzip
+//! to who takes it. A strict Content-Security-Policy goes with each: nothing inline, nothing from another
+//! host.
 
 use super::head::Head;
 use super::respond::{Body, Fault, Reply};
@@ -82,8 +83,8 @@ fn reply(found: Found, name: &str, head: &Head<'_>, host: &str) -> Reply {
 fn policy(host: &str) -> String {
     format!(
         "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
-         connect-src 'self' ws://{host} wss://{host}; object-src 'none'; base-uri 'none'; form-action 'none'; \
-         frame-ancestors 'none'"
+         connect-src 'self' ws://{host} wss://{host}; object-src 'none'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'"
     )
 }
 
@@ -139,8 +140,8 @@ fn from_disk(dir: &Path, name: &str) -> Result<Option<Found>, Fault> {
     Ok(Some(Found { etag: format!("\"{hash}\""), body: Body::Bytes(bytes), gzip: false }))
 }
 
-/// The file of this name below `dir`, found by walking: each part has to be the name of an entry, so neither `..` nor
-/// a link leads out.
+/// The file of this name below `dir`, found by walking: each part has to be the name of an entry, so neither
+/// `..` nor a link leads out.
 fn beneath(dir: &Path, name: &str) -> Option<PathBuf> {
     let mut path = dir.to_owned();
     let mut parts = name.split('/').peekable();

@@ -1,7 +1,8 @@
 //! One connection: requests one after the other, until it ends or becomes a WebSocket.
 //!
-//! One request is in flight; what a client sends ahead waits in the buffer or in the kernel. A body that nobody read is
-//! not drained: the answer is written and the connection ends. Cost: the head's buffer and the thread's stack.
+//! One request is in flight; what a client sends ahead waits in the buffer or in the kernel. A body that
+//! nobody read is not drained: the answer is written and the connection ends. Cost: the head's buffer and the
+//! thread's stack.
 
 use super::access::Peer;
 use super::head::{Framing, Head, Scan, parse, percent_decode, too_large};
@@ -238,8 +239,8 @@ impl Upload<'_> {
                 Fault::new(415, "media_type", "the body must be Content-Type: application/json").closing()
             );
         }
-        // A small body takes the place of the rows that this connection may hold when it answers; a large one needs a
-        // permit, so that a few slow senders of large bodies do not keep the rest out.
+        // A small body takes the place of the rows that this connection may hold when it answers; a large one
+        // needs a permit, so that a few slow senders of large bodies do not keep the rest out.
         let large = length > self.shared.config.budget.row_buffer_bytes;
         let permit = if large { Some(self.permit()?) } else { None };
         let body = self.take(length)?;

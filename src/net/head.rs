@@ -1,8 +1,9 @@
-//! Request heads (RFC 9112): from bytes in a fixed buffer to a checked head, or the status that says what is wrong.
+//! Request heads (RFC 9112): from bytes in a fixed buffer to a checked head, or the status that says what is
+//! wrong.
 //!
-//! Stricter than the RFC where leniency lets two programs read one head differently: a bare CR or LF, a NUL, a folded
-//! line, two `Host`s, two lengths, or a length beside a transfer coding are all 400. Cost: the buffer, nothing else; the
-//! head borrows from it.
+//! Stricter than the RFC where leniency lets two programs read one head differently: a bare CR or LF, a NUL,
+//! a folded line, two `Host`s, two lengths, or a length beside a transfer coding are all 400. Cost: the
+//! buffer, nothing else; the head borrows from it.
 
 use super::respond::Fault;
 

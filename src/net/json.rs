@@ -1,4 +1,5 @@
-//! JSON from the network: its depth is checked before anything recursive sees it, then it goes into typed structs.
+//! JSON from the network: its depth is checked before anything recursive sees it, then it goes into typed
+//! structs.
 
 use super::respond::Fault;
 use serde::de::DeserializeOwned;

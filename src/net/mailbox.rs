@@ -1,8 +1,9 @@
 //! Where small events wait for one client's thread. It holds no rows and no text: see [`crate::event`].
 //!
-//! Whoever posts never waits. Notes are counted in bytes; when one does not fit, the mailbox is emptied and remembers
-//! that it was, and the client's thread then sends everything anew. Movements of the visible tab and orders (close, read
-//! the limits again) are flags, so they merge. Cost: at most `mailbox_bytes`, and one descriptor.
+//! Whoever posts never waits. Notes are counted in bytes; when one does not fit, the mailbox is emptied and
+//! remembers that it was, and the client's thread then sends everything anew. Movements of the visible tab
+//! and orders (close, read the limits again) are flags, so they merge. Cost: at most `mailbox_bytes`, and one
+//! descriptor.
 
 use crate::budget::METERS;
 use crate::chunk::TabNo;
@@ -52,8 +53,8 @@ impl Mailbox {
         })
     }
 
-    /// The tab whose movements wake the client's thread. To be set inside [`crate::agent::Agent::look`], so that
-    /// snapshot and subscription are one moment.
+    /// The tab whose movements wake the client's thread. To be set inside [`crate::agent::Agent::look`], so
+    /// that snapshot and subscription are one moment.
     pub fn show(&self, tab: Option<TabNo>) {
         self.visible.store(tab.map_or(0, |tab| tab.0), SeqCst);
     }
@@ -81,12 +82,13 @@ impl Mailbox {
         self.limits_changed.swap(false, SeqCst)
     }
 
-    /// Takes the signal back. What came before is seen by the reads that follow; what comes after signals anew.
+    /// Takes the signal back. What came before is seen by the reads that follow; what comes after signals
+    /// anew.
     pub fn quiet(&self) {
         if self.signaled.load(SeqCst) {
             let mut count = [0; 8];
-            // Read first, lower the flag then: in the other order a signal between the two would be read away while
-            // its flag stays up, and nothing would ever wake this client again.
+            // Read first, lower the flag then: in the other order a signal between the two would be read away
+            // while its flag stays up, and nothing would ever wake this client again.
             let _ = rustix::io::read(&self.event, &mut count);
             self.signaled.store(false, SeqCst);
         }

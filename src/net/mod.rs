@@ -1,13 +1,14 @@
 //! Connections: accept, HTTP, WebSocket, windows, mailboxes, access, static files.
 //!
-//! One thread accepts; each connection has a thread with a small stack, a permit and a place in the [`registry`]. What a
-//! connection holds is bounded: a head in a fixed buffer, a body under a permit, and a batch of rows on the way out.
+//! One thread accepts; each connection has a thread with a small stack, a permit and a place in the
+//! [`registry`]. What a connection holds is bounded: a head in a fixed buffer, a body under a permit, and a
+//! batch of rows on the way out.
 //!
-//! The path of a request: [`accept`] → [`conn`] ([`head`], [`access`]) → [`routes`] or [`assets`] → [`respond`]. The path
-//! of a WebSocket: [`ws`] (its thread and its frames) → [`session`] (what the client holds, and what it is told), over
-//! [`window`] (numbers only) and [`mailbox`] (small notes only). Rows and text are pulled by the connection's own thread
-//! when its socket can take them, so a slow client costs its own thread and nothing else. Nothing here speaks SQL or
-//! knows a provider.
+//! The path of a request: [`accept`] → [`conn`] ([`head`], [`access`]) → [`routes`] or [`assets`] →
+//! [`respond`]. The path of a WebSocket: [`ws`] (its thread and its frames) → [`session`] (what the client
+//! holds, and what it is told), over [`window`] (numbers only) and [`mailbox`] (small notes only). Rows and
+//! text are pulled by the connection's own thread when its socket can take them, so a slow client costs its
+//! own thread and nothing else. Nothing here speaks SQL or knows a provider.
 
 pub mod accept;
 pub mod access;

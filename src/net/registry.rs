@@ -1,8 +1,9 @@
 //! All open connections: who they are from, what they do, and which of them may be displaced.
 //!
-//! A newcomer beyond a limit displaces the oldest connection that does nothing for its owner: idle between requests, its
-//! head unfinished, without a valid `hello`, or long busy with a request that showed no token. So neither a page's burst
-//! of requests nor an owner under attack is turned away, and whoever shows no token cannot hold a place for long.
+//! A newcomer beyond a limit displaces the oldest connection that does nothing for its owner: idle between
+//! requests, its head unfinished, without a valid `hello`, or long busy with a request that showed no token.
+//! So neither a page's burst of requests nor an owner under attack is turned away, and whoever shows no token
+//! cannot hold a place for long.
 
 use super::access::Peer;
 use super::mailbox::Mailbox;
@@ -132,7 +133,8 @@ impl Registry {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Whether a connection of this address may become a WebSocket; displaces one that has not said `hello` if need be.
+    /// Whether a connection of this address may become a WebSocket; displaces one that has not said `hello`
+    /// if need be.
     pub fn admit_socket(&self, peer: Peer) -> Option<Permit> {
         let mut entries = self.lock();
         let own = |entry: &Entry| entry.peer == peer && entry.is_socket();
@@ -171,7 +173,8 @@ impl Registry {
         }
     }
 
-    /// Ends every connection: WebSockets with 1001, the others when their answer is written. Waits at most `time`.
+    /// Ends every connection: WebSockets with 1001, the others when their answer is written. Waits at most
+    /// `time`.
     pub fn close_all(&self, time: Duration) {
         let mut entries = self.lock();
         for entry in &mut entries.all {

@@ -1,9 +1,10 @@
 //! Answers: what is wrong ([`Fault`]), what is said ([`Reply`]), and how it is written.
 //!
-//! Rendering is tiny_http's `Response::raw_print`, around three of its habits: it drops `Connection`, so [`Printer`]
-//! writes that field into the finished head; it would read a body of unknown length into memory for HTTP/1.0, so such
-//! bodies are refused there (505); and its chunk encoder ends a body properly even when reading it failed, so the
-//! printer swallows everything after a failure and the connection breaks off instead.
+//! Rendering is tiny_http's `Response::raw_print`, around three of its habits: it drops `Connection`, so
+//! [`Printer`] writes that field into the finished head; it would read a body of unknown length into memory
+//! for HTTP/1.0, so such bodies are refused there (505); and its chunk encoder ends a body properly even when
+//! reading it failed, so the printer swallows everything after a failure and the connection breaks off
+//! instead.
 
 use super::sock::Sock;
 use std::cell::Cell;
@@ -256,7 +257,8 @@ impl<F: FnMut(&[u8], u64) -> io::Result<()>> Printer<F> {
         self.in_head = false;
         self.buf.truncate(self.buf.len() - 2);
         if no_length {
-            // tiny_http gives 204 and 304 a length of 0, which 204 must not have and which is not true for 304.
+            // tiny_http gives 204 and 304 a length of 0, which 204 must not have and which is not true for
+            // 304.
             self.buf.truncate(self.buf.len() - b"Content-Length: 0\r\n".len());
         }
         self.buf.extend_from_slice(b"Connection: ");

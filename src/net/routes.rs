@@ -696,7 +696,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pages_of_a_result_join_to_the_whole(parts in proptest::collection::vec("[aé👍]{0,9000}", 1..5)) {
+        fn pages_of_a_result_join_to_the_whole(
+            parts in proptest::collection::vec("[aé👍]{0,9000}", 1..5),
+        ) {
             let whole: String = parts.concat();
             let (mut joined, mut offset) = (String::new(), 0);
             loop {

@@ -1,10 +1,10 @@
 //! What one client is told over its WebSocket: hello, windows, pages, rows and deltas as they come, notes.
 //!
-//! Nothing is queued for a client but notes. When its thread is woken it looks at the visible tab under the agent's lock
-//! and takes what the client lacks: rows from the store (they are committed before anyone is told), then the open
-//! chunk's new text. So deltas merge by themselves, and a client that is far behind gets a new window and not every row.
-//! A note bears the seq after which it comes: rows up to there go first. A snapshot and the subscription to its tab are
-//! one moment, since both happen under the agent's lock.
+//! Nothing is queued for a client but notes. When its thread is woken it looks at the visible tab under the
+//! agent's lock and takes what the client lacks: rows from the store (they are committed before anyone is
+//! told), then the open chunk's new text. So deltas merge by themselves, and a client that is far behind gets
+//! a new window and not every row. A note bears the seq after which it comes: rows up to there go first. A
+//! snapshot and the subscription to its tab are one moment, since both happen under the agent's lock.
 
 mod asks;
 mod frames;
@@ -213,8 +213,12 @@ impl Session<'_> {
         let budget = self.shared.config.budget;
         let mut frame = self.wire.frame();
         frame.push(&format!(
-            r#"{{"type":"welcome","protocol":{PROTOCOL},"epoch":"{}","limits":{{"chunkLimit":{},"byteLimit":{},"chunkBytes":{},"pageLimit":{}}},"tabs":["#,
-            self.shared.epoch, self.limits.rows, self.limits.bytes, budget.chunk_bytes, budget.page_rows
+            r#"{{"type":"welcome","protocol":{PROTOCOL},"epoch":"{}","limits":{{"chunkLimit":{},"byteLimit":{},"#,
+            self.shared.epoch, self.limits.rows, self.limits.bytes
+        ))?;
+        frame.push(&format!(
+            r#""chunkBytes":{},"pageLimit":{}}},"tabs":["#,
+            budget.chunk_bytes, budget.page_rows
         ))?;
         for (at, tab) in tabs.iter().enumerate() {
             frame.push(if at > 0 { "," } else { "" })?;

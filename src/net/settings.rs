@@ -1,7 +1,8 @@
-//! Settings that the owner stores: checked here, kept by the store under the names that the protocol gives them.
+//! Settings that the owner stores: checked here, kept by the store under the names that the protocol gives
+//! them.
 //!
-//! A value is stored as JSON text would hold it, without quotes around strings: `sendTime` is `true` or `false`, the
-//! limits are digits, `permissions` is a JSON array.
+//! A value is stored as JSON text would hold it, without quotes around strings: `sendTime` is `true` or
+//! `false`, the limits are digits, `permissions` is a JSON array.
 
 use super::respond::Fault;
 use super::routes::store_fault;

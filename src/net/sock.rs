@@ -68,8 +68,9 @@ impl Sock {
         begun + self.stall + Duration::from_secs(bytes / SLOWEST_PEER)
     }
 
-    /// Ends the answer so that the peer can still read it: no more is written, and what the peer is still sending is
-    /// thrown away, a little of it for a little while. Closing with unread input would reset the connection.
+    /// Ends the answer so that the peer can still read it: no more is written, and what the peer is still
+    /// sending is thrown away, a little of it for a little while. Closing with unread input would reset the
+    /// connection.
     pub fn end(&self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
         let deadline = Instant::now() + Duration::from_millis(300);

@@ -1,11 +1,12 @@
 //! The contiguous run of rows that one client holds of one tab, and the rule by which rows leave it.
 //!
-//! Numbers only, never chunks: a limit in rows and one in bytes, the newest seq, and the size of each row. Guarantees:
-//! the run is contiguous, and neither limit is ever passed, whatever is asked for. Every change says which rows have to
-//! leave first; the caller sends that before the rows that need the room. Cost: four bytes a row.
+//! Numbers only, never chunks: a limit in rows and one in bytes, the newest seq, and the size of each row.
+//! Guarantees: the run is contiguous, and neither limit is ever passed, whatever is asked for. Every change
+//! says which rows have to leave first; the caller sends that before the rows that need the room. Cost: four
+//! bytes a row.
 //!
-//! Rows leave by the quarter: at a limit, rows go until three quarters are left, so that a client rearranges its page
-//! once per quarter window and not once per row.
+//! Rows leave by the quarter: at a limit, rows go until three quarters are left, so that a client rearranges
+//! its page once per quarter window and not once per row.
 
 use crate::chunk::Seq;
 use std::collections::VecDeque;
@@ -371,7 +372,8 @@ mod tests {
                 let Limits { rows, bytes } = window.limits();
                 prop_assert!(window.rows() <= rows && window.bytes() <= bytes);
                 prop_assert_eq!(client.held.len(), window.rows());
-                prop_assert_eq!(client.held.iter().map(|(_, size)| *size as usize).sum::<usize>(), window.bytes());
+                let sum: usize = client.held.iter().map(|(_, size)| *size as usize).sum();
+                prop_assert_eq!(sum, window.bytes());
                 for ((seq, size), expected) in client.held.iter().zip(window.oldest()..) {
                     prop_assert_eq!(*seq, expected);
                     prop_assert_eq!(*size, log[expected as usize - 1]);

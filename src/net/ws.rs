@@ -1,9 +1,9 @@
 //! WebSockets (RFC 6455): the upgrade, one socket's frames, and the waits of its thread.
 //!
-//! tungstenite does the framing over the non-blocking socket. One thread serves a socket: it waits for "readable" or
-//! "mailbox signaled", and while it writes it waits for nothing but room, with an end. A frame out that is larger than a
-//! frame in may be goes out in fragments as it is made, so no page is ever held. Cost: tungstenite's two buffers and one
-//! fragment, each `frame_bytes`.
+//! tungstenite does the framing over the non-blocking socket. One thread serves a socket: it waits for
+//! "readable" or "mailbox signaled", and while it writes it waits for nothing but room, with an end. A frame
+//! out that is larger than a frame in may be goes out in fragments as it is made, so no page is ever held.
+//! Cost: tungstenite's two buffers and one fragment, each `frame_bytes`.
 
 use super::Shared;
 use super::conn::Request;

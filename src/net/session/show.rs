@@ -138,8 +138,8 @@ impl Session<'_> {
         self.leave_tail_if_full()
     }
 
-    /// The window of a client that comes back, if it can be kept: the same server, rows that are there and within the
-    /// limits, and, for one that follows, at most one page missing, which fits.
+    /// The window of a client that comes back, if it can be kept: the same server, rows that are there and
+    /// within the limits, and, for one that follows, at most one page missing, which fits.
     pub(super) fn resumable(&self, tab: TabNo, resume: &Resume) -> Result<Option<Window>, Gone> {
         let newest = self.shared.agent.look(tab, |live| live.newest);
         let (Some(newest), true) = (newest, resume.epoch == self.shared.epoch) else { return Ok(None) };
