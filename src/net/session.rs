@@ -213,12 +213,12 @@ impl Session<'_> {
         let budget = self.shared.config.budget;
         let mut frame = self.wire.frame();
         frame.push(&format!(
-            r#"{{"type":"welcome","protocol":{PROTOCOL},"epoch":"{}","limits":{{"chunkLimit":{},"byteLimit":{},"#,
-            self.shared.epoch, self.limits.rows, self.limits.bytes
+            r#"{{"type":"welcome","protocol":{PROTOCOL},"epoch":"{}","limits":{{"#,
+            self.shared.epoch
         ))?;
         frame.push(&format!(
-            r#""chunkBytes":{},"pageLimit":{}}},"tabs":["#,
-            budget.chunk_bytes, budget.page_rows
+            r#""chunkLimit":{},"byteLimit":{},"chunkBytes":{},"pageLimit":{}}},"tabs":["#,
+            self.limits.rows, self.limits.bytes, budget.chunk_bytes, budget.page_rows
         ))?;
         for (at, tab) in tabs.iter().enumerate() {
             frame.push(if at > 0 { "," } else { "" })?;
