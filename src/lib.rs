@@ -13,5 +13,6 @@ pub mod logger;
 pub mod net;
 pub mod serve;
 pub mod store;
+pub mod sys;
 #[cfg(test)]
 mod testing;
