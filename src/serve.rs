@@ -10,7 +10,7 @@ use crate::cli::Failure;
 use crate::config::{Config, Options};
 use crate::control::{Control, Pairing};
 use crate::store::Store;
-use crate::{host, logger};
+use crate::{check, host, logger};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -46,7 +46,10 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let control = Control::listen(&config.data, edge.pairer(url.clone())).map_err(Failure::run)?;
     let housekeeper = Housekeeper::start(store.clone()).map_err(Failure::run)?;
 
-    announce(out, &addresses, &url, &store, &edge)?;
+    announce(out, &addresses, &url, &store, &edge);
+    if config.providers.is_empty() {
+        log::warn!("no model yet: {}", check::NO_PROVIDER);
+    }
     wait_for_end(&mut signals, options, &agent);
     watch_the_end(signals);
     agent.shut_down();
@@ -57,15 +60,9 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     Ok(())
 }
 
-fn announce(
-    out: &mut dyn Write,
-    addresses: &[SocketAddr],
-    url: &str,
-    store: &Store,
-    edge: &Edge,
-) -> Result<(), Failure> {
+/// A reader of standard output that went away ends no server, so errors of writing are nobody's.
+fn announce(out: &mut dyn Write, addresses: &[SocketAddr], url: &str, store: &Store, edge: &Edge) {
     let more = addresses.iter().skip(1).map(|address| format!(" and http://{}/", reachable(*address)));
-    // A reader of standard output that went away ends no server.
     let _ = writeln!(out, "listening on {url}{}", more.collect::<String>());
     if store.devices().is_ok_and(|devices| devices.is_empty())
         && let Some(made) = edge.pair(url)
@@ -73,7 +70,6 @@ fn announce(
         let _ = writeln!(out, "open {} to pair this browser (once, within 10 minutes)", made.url);
     }
     let _ = out.flush();
-    Ok(())
 }
 
 /// Returns at the first signal that ends the server; SIGHUP reads the config again.
@@ -86,7 +82,8 @@ fn wait_for_end(signals: &mut Signals, options: &Options, agent: &Agent) {
         let text = match Config::read_again(options) {
             Ok(config) => {
                 log::set_max_level(config.log);
-                format!("config read again: log level {}; other changes need a restart", config.log)
+                let level = config.log.as_str().to_ascii_lowercase();
+                format!("config read again: log level {level}; other changes need a restart")
             }
             Err(fault) => format!("config not reloaded: {fault}"),
         };
