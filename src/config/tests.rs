@@ -149,6 +149,8 @@ fn a_wrong_provider_is_told_with_its_line() {
 fn a_budget_is_changed_by_name_and_its_sum_checked() {
     refused("[budget]\nconections = 1", &["line 2", "conections", "connections"]);
     refused("[budget]\nevent_bytes = 100_000_000", &["[budget]", "total_bytes"]);
+    refused("[budget]\nsockets = 65536", &["sockets", "65535"]);
+    refused("[budget]\nsockets = 65535\nconnections = 65535\nmailbox_bytes = 0x7fff_ffff", &["total_bytes"]);
     refused("[budget]\nturns = \"3\"", &["turns", "whole number"]);
     assert_eq!(load("[budget]\nconnections = 0x1e").unwrap().budget.connections, 30);
 }
