@@ -13,3 +13,4 @@ pub mod logger;
 pub mod net;
 pub mod serve;
 pub mod store;
+pub mod sys;
