@@ -10,7 +10,7 @@ use crate::cli::Failure;
 use crate::config::{Config, Options};
 use crate::control::{Control, Pairing};
 use crate::store::Store;
-use crate::{check, host, logger};
+use crate::{check, host, logger, net, sys};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -33,6 +33,7 @@ const END: Duration = Duration::from_millis(4_700);
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let config = Arc::new(Config::from_process(options).map_err(Failure::usage)?);
     logger::start(config.log);
+    sys::tune_allocator();
     // Before any thread, so that a signal during the start is not lost.
     let mut signals =
         Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::run(format!("signals: {error}")))?;
@@ -258,7 +259,10 @@ fn pairing(url: &str, code: String) -> Pairing {
 }
 
 /// The connections: everything of `net` that this module uses.
-struct Edge {}
+struct Edge {
+    shared: Arc<net::Shared>,
+    server: net::Server,
+}
 
 impl Edge {
     fn start(
@@ -267,19 +271,28 @@ impl Edge {
         store: &Arc<Store>,
         agent: &Arc<Agent>,
     ) -> Result<Edge, String> {
-        let _ = (listeners, config, store, agent);
-        Ok(Edge {})
+        let shared = net::Shared::new(config.clone(), store.clone(), agent.clone())?;
+        let server =
+            net::serve(listeners, shared.clone()).map_err(|error| format!("connections: {error}"))?;
+        Ok(Edge { shared, server })
     }
 
     fn pair(&self, url: &str) -> Option<Pairing> {
-        Some(pairing(url, String::new()))
+        self.shared.access.new_code().map(|code| pairing(url, code.text))
     }
 
+    /// Makes pairings for the control socket.
     fn pairer(&self, url: String) -> Box<crate::control::Pair> {
-        Box::new(move || Ok(pairing(&url, String::new())))
+        let shared = self.shared.clone();
+        Box::new(move || {
+            let code = shared.access.new_code().ok_or("no code can be made; see the server's log")?;
+            Ok(pairing(&url, code.text))
+        })
     }
 
-    fn stop(&self) {}
+    fn stop(self) {
+        self.server.stop();
+    }
 }
 
 #[cfg(test)]
