@@ -13,6 +13,10 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Seconds of 2026-11-01: no Siskin is older, so an earlier clock is wrong.
 const CLOCK_LEAST_S: i64 = 1_793_491_200;
 
+/// The mend where nothing can answer.
+pub const NO_PROVIDER: &str =
+    "add a [[provider]] to the config, set ANTHROPIC_API_KEY or OPENAI_API_KEY, or try --demo";
+
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {

@@ -346,6 +346,9 @@ impl Config {
                 self.provider_names()
             ));
         }
+        if let Some(dir) = self.static_dir.as_ref().filter(|dir| !dir.join("index.html").is_file()) {
+            return Err(format!("--static-dir {}: holds no index.html", dir.display()));
+        }
         match &self.workdir {
             Some(dir) => self.check_workdir(dir).map_err(|fault| format!("{}{fault}", place())),
             None => Ok(()),

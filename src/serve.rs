@@ -10,7 +10,7 @@ use crate::cli::Failure;
 use crate::config::{Config, Options};
 use crate::control::{Control, Pairing};
 use crate::store::Store;
-use crate::{host, logger};
+use crate::{check, host, logger, net, sys};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -33,6 +33,7 @@ const END: Duration = Duration::from_millis(4_700);
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let config = Arc::new(Config::from_process(options).map_err(Failure::usage)?);
     logger::start(config.log);
+    sys::tune_allocator();
     // Before any thread, so that a signal during the start is not lost.
     let mut signals =
         Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::run(format!("signals: {error}")))?;
@@ -46,7 +47,10 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let control = Control::listen(&config.data, edge.pairer(url.clone())).map_err(Failure::run)?;
     let housekeeper = Housekeeper::start(store.clone()).map_err(Failure::run)?;
 
-    announce(out, &addresses, &url, &store, &edge)?;
+    announce(out, &addresses, &url, &store, &edge);
+    if config.providers.is_empty() {
+        log::warn!("no model yet: {}", check::NO_PROVIDER);
+    }
     wait_for_end(&mut signals, options, &agent);
     watch_the_end(signals);
     agent.shut_down();
@@ -57,15 +61,9 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     Ok(())
 }
 
-fn announce(
-    out: &mut dyn Write,
-    addresses: &[SocketAddr],
-    url: &str,
-    store: &Store,
-    edge: &Edge,
-) -> Result<(), Failure> {
+/// A reader of standard output that went away ends no server, so errors of writing are nobody's.
+fn announce(out: &mut dyn Write, addresses: &[SocketAddr], url: &str, store: &Store, edge: &Edge) {
     let more = addresses.iter().skip(1).map(|address| format!(" and http://{}/", reachable(*address)));
-    // A reader of standard output that went away ends no server.
     let _ = writeln!(out, "listening on {url}{}", more.collect::<String>());
     if store.devices().is_ok_and(|devices| devices.is_empty())
         && let Some(made) = edge.pair(url)
@@ -73,7 +71,6 @@ fn announce(
         let _ = writeln!(out, "open {} to pair this browser (once, within 10 minutes)", made.url);
     }
     let _ = out.flush();
-    Ok(())
 }
 
 /// Returns at the first signal that ends the server; SIGHUP reads the config again.
@@ -86,7 +83,8 @@ fn wait_for_end(signals: &mut Signals, options: &Options, agent: &Agent) {
         let text = match Config::read_again(options) {
             Ok(config) => {
                 log::set_max_level(config.log);
-                format!("config read again: log level {}; other changes need a restart", config.log)
+                let level = config.log.as_str().to_ascii_lowercase();
+                format!("config read again: log level {level}; other changes need a restart")
             }
             Err(fault) => format!("config not reloaded: {fault}"),
         };
@@ -261,7 +259,10 @@ fn pairing(url: &str, code: String) -> Pairing {
 }
 
 /// The connections: everything of `net` that this module uses.
-struct Edge {}
+struct Edge {
+    shared: Arc<net::Shared>,
+    server: net::Server,
+}
 
 impl Edge {
     fn start(
@@ -270,19 +271,28 @@ impl Edge {
         store: &Arc<Store>,
         agent: &Arc<Agent>,
     ) -> Result<Edge, String> {
-        let _ = (listeners, config, store, agent);
-        Ok(Edge {})
+        let shared = net::Shared::new(config.clone(), store.clone(), agent.clone())?;
+        let server =
+            net::serve(listeners, shared.clone()).map_err(|error| format!("connections: {error}"))?;
+        Ok(Edge { shared, server })
     }
 
     fn pair(&self, url: &str) -> Option<Pairing> {
-        Some(pairing(url, String::new()))
+        self.shared.access.new_code().map(|code| pairing(url, code.text))
     }
 
+    /// Makes pairings for the control socket.
     fn pairer(&self, url: String) -> Box<crate::control::Pair> {
-        Box::new(move || Ok(pairing(&url, String::new())))
+        let shared = self.shared.clone();
+        Box::new(move || {
+            let code = shared.access.new_code().ok_or("no code can be made; see the server's log")?;
+            Ok(pairing(&url, code.text))
+        })
     }
 
-    fn stop(&self) {}
+    fn stop(self) {
+        self.server.stop();
+    }
 }
 
 #[cfg(test)]
@@ -309,7 +319,7 @@ mod tests {
         match bind_all(&both) {
             Ok(listeners) => assert_eq!(listeners.len(), 2),
             // A host without IPv6 cannot be asked for it.
-            Err(fault) => assert!(fault.contains("[::]"), "{fault}"),
+            Err(fault) => assert!(fault.contains("[::]") && !fault.contains("in use"), "{fault}"),
         }
     }
 

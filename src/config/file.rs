@@ -290,13 +290,15 @@ fn permission(section: &Section<'_>) -> Result<Permission, String> {
 }
 
 fn budget(source: Source<'_>, at: usize, table: &DeTable<'_>) -> Result<Vec<BudgetLine>, String> {
-    let names: Vec<&'static str> = Budget::ROUTER.rows().iter().map(|row| row.name).collect();
+    let rows = Budget::ROUTER.rows();
+    let names: Vec<&'static str> = rows.iter().map(|row| row.name).collect();
     let section = Section::new(source, at, "budget ", table, &names)?;
     let mut changes = Vec::new();
-    for name in names {
-        // Sums of a few products of these must not overflow where usize is 32 bits.
-        if let Some(value) = section.number(name, 0, 0x7fff_ffff)? {
-            changes.push(BudgetLine { name, value: value as usize });
+    for row in rows {
+        // The sum multiplies counts by bytes, which must not overflow before it is found too large.
+        let most = if row.unit == "count" { u64::from(u16::MAX) } else { i32::MAX as u64 };
+        if let Some(value) = section.number(row.name, 0, most)? {
+            changes.push(BudgetLine { name: row.name, value: value as usize });
         }
     }
     Ok(changes)

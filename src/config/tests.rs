@@ -1,6 +1,7 @@
 use super::*;
 use crate::agent::tools::scratch::Scratch;
 use crate::config::file::{base_url, listen_address};
+use proptest::prelude::*;
 
 fn load(text: &str) -> Result<Config, String> {
     load_with(text, &Options::default(), &[])
@@ -148,6 +149,8 @@ fn a_wrong_provider_is_told_with_its_line() {
 fn a_budget_is_changed_by_name_and_its_sum_checked() {
     refused("[budget]\nconections = 1", &["line 2", "conections", "connections"]);
     refused("[budget]\nevent_bytes = 100_000_000", &["[budget]", "total_bytes"]);
+    refused("[budget]\nsockets = 65536", &["sockets", "65535"]);
+    refused("[budget]\nsockets = 65535\nconnections = 65535\nmailbox_bytes = 0x7fff_ffff", &["total_bytes"]);
     refused("[budget]\nturns = \"3\"", &["turns", "whole number"]);
     assert_eq!(load("[budget]\nconnections = 0x1e").unwrap().budget.connections, 30);
 }
@@ -360,4 +363,45 @@ fn a_missing_or_odd_config_file_is_told_with_its_mend() {
     std::fs::write(&file, b"log = \"info\"\n# \xff\n").unwrap();
     let options = Options { config: Some(file), ..Options::default() };
     assert!(load_with("", &options, &[]).unwrap_err().contains("line 2: is not UTF-8"));
+}
+
+#[test]
+fn a_static_dir_must_hold_the_client() {
+    let dir = Scratch::new();
+    let options = Options { static_dir: Some(dir.path().to_owned()), ..Options::default() };
+    let fault = load_with("", &options, &[]).unwrap_err();
+    assert!(fault.contains("--static-dir") && fault.contains("index.html"), "{fault}");
+    std::fs::write(dir.path().join("index.html"), "").unwrap();
+    assert_eq!(load_with("", &options, &[]).unwrap().static_dir.as_deref(), Some(dir.path()));
+}
+
+#[test]
+fn a_deep_or_large_file_is_an_error_and_not_a_crash() {
+    for open in ["[", "{ a = ", "a = ["] {
+        assert!(load(&format!("listen = {}", open.repeat(20_000))).is_err());
+    }
+    assert!(load(&format!("a{} = 1", ".a".repeat(50_000))).is_err());
+    refused(&"#".repeat(300_000), &["larger than"]);
+}
+
+/// Lines that are nearly right, in any order.
+fn nearly() -> impl Strategy<Value = String> {
+    let line = prop_oneof![
+        any::<String>(),
+        proptest::sample::select(WHOLE.lines().map(str::to_owned).collect::<Vec<_>>()),
+        "[a-z_]{1,12} = (true|-?[0-9]{1,30}|\"[a-z:/.]{0,20}\"|\\[\\]|\\{\\}|1979-05-27|inf)",
+        Just("[[provider]]\nname = \"é\"".to_owned()),
+    ];
+    proptest::collection::vec(line, 0..12).prop_map(|lines| lines.join("\n"))
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_config_or_one_line_that_names_the_file(text in nearly()) {
+        let mut config = Config::defaults();
+        let done = file::apply(Path::new("FILE"), &text, &mut config, &mut Vec::new());
+        if let Err(fault) = done {
+            prop_assert!(fault.starts_with("FILE: line ") && !fault.contains('\n'), "{}", fault);
+        }
+    }
 }
