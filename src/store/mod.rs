@@ -238,8 +238,11 @@ impl Store {
         let error = fault.into_error(&self.path);
         if trouble {
             let text = error.to_string();
-            ::log::error!("{text}");
-            *self.trouble() = Some(text);
+            let mut known = self.trouble();
+            if known.as_ref() != Some(&text) {
+                ::log::error!("{text}");
+                *known = Some(text);
+            }
         }
         if damage {
             repair::mark_suspect(&self.path);

@@ -10,7 +10,7 @@
 
 use super::conn::OpenFault;
 use super::now;
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 /// A schema's version.
 pub(super) type Version = u32;
@@ -170,9 +170,10 @@ pub(super) fn check(conn: &Connection) -> Result<Version, OpenFault> {
 /// A real write, which tells whether the journal works here; it also writes a new journal's header, whose
 /// sync would else stand in the path of the first turn.
 pub(super) fn probe(conn: &Connection) -> rusqlite::Result<()> {
-    conn.execute_batch(&format!("BEGIN IMMEDIATE; PRAGMA application_id={APPLICATION_ID}; {META}"))?;
-    note(conn, "opened_at")?;
-    conn.execute_batch("COMMIT")
+    let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+    tx.execute_batch(&format!("PRAGMA application_id={APPLICATION_ID}; {META}"))?;
+    note(&tx, "opened_at")?;
+    tx.commit()
 }
 
 /// Writes the time under a key of `meta`.
