@@ -8,7 +8,7 @@
 //! 2. [`Rung::WalExclusive`]: the index of the log in this process's heap, so one connection for all;
 //! 3. [`Rung::Truncate`]: a rollback journal, synced at every commit, with one connection.
 
-use super::fault::{Fault, is_damage};
+use super::fault::{Fault, explain, is_damage};
 use super::schema::{self, Version};
 use crate::budget::Budget;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -96,7 +96,11 @@ pub(super) fn climb(path: &Path, budget: &Budget, first: Rung) -> Result<(Connec
         match try_rung(path, budget, rung) {
             Ok(conn) => return Ok((conn, rung)),
             Err(fault) if is_refusal(&fault) => {
-                ::log::warn!("journal {} does not work on this disk: {fault:?}", rung.word());
+                let why = match &fault {
+                    OpenFault::Sql(error) => error.to_string(),
+                    _ => "it is not offered".to_owned(),
+                };
+                ::log::warn!("journal {} does not work on this disk: {why}; trying the next", rung.word());
                 last = fault;
             }
             Err(fault) => return Err(fault),
@@ -124,9 +128,20 @@ fn try_rung(path: &Path, budget: &Budget, rung: Rung) -> Result<Connection, Open
         return Err(OpenFault::NoJournal);
     }
     conn.execute_batch(if rung.is_wal() { "PRAGMA synchronous=NORMAL" } else { "PRAGMA synchronous=FULL" })?;
-    schema::check(&conn)?;
-    schema::probe(&conn)?;
-    Ok(conn)
+    let version = schema::check(&conn)?;
+    match schema::probe(&conn) {
+        // What is there can be read, and the owner can make room; only a new database needs space to begin.
+        Err(error) if is_full(&error) && version == schema::VERSION => {
+            ::log::error!("{}", explain(&error, path));
+            Ok(conn)
+        }
+        Err(error) => Err(error.into()),
+        Ok(()) => Ok(conn),
+    }
+}
+
+fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
 
 fn connect(path: &Path, budget: &Budget, rung: Rung) -> rusqlite::Result<Connection> {

@@ -82,7 +82,7 @@ pub(super) fn explain(error: &rusqlite::Error, path: &Path) -> StoreError {
     let text = match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => {
             return StoreError::NoSpace(format!(
-                "no space for {path}: the disk is full, or store_bytes passed; free some, or export and purge tabs"
+                "no space for {path}: the disk is full, or store_bytes passed; free it, or purge tabs"
             ));
         }
         Some(ErrorCode::OutOfMemory) => return StoreError::Full("sqlite_bytes"),

@@ -8,7 +8,7 @@
 //! - [`Store::seal_turn`] syncs once, and that sync covers every commit before it; nothing else in a turn's
 //!   path waits for the disk. Devices and settings are synced, too. All other commits wait for the next sync,
 //!   at most a minute.
-//! - After a crash no turn is left running: see [`repair`].
+//! - After a crash no turn is left running: see `repair.rs`.
 //!
 //! What it costs: one connection that writes and, where the disk allows it, one that reads, so that reading
 //! does not wait for a sync. SQLite's heap has a hard limit (`sqlite_bytes`); no operation reads more than a
@@ -238,8 +238,11 @@ impl Store {
         let error = fault.into_error(&self.path);
         if trouble {
             let text = error.to_string();
-            ::log::error!("{text}");
-            *self.trouble() = Some(text);
+            let mut known = self.trouble();
+            if known.as_ref() != Some(&text) {
+                ::log::error!("{text}");
+                *known = Some(text);
+            }
         }
         if damage {
             repair::mark_suspect(&self.path);

@@ -52,13 +52,11 @@ pub(super) fn repair(conn: &mut Connection, budget: &Budget, rung: Rung) -> Resu
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     for turn in &left {
         mend(&tx, budget, turn)?;
-        ::log::warn!(
-            "turn {} of tab {} was running when the server stopped; it was ended",
-            turn.turn,
-            turn.tab
-        );
     }
     tx.commit()?;
+    for Left { turn, tab, .. } in &left {
+        ::log::warn!("turn {turn} of tab {tab} was running when the server stopped; it was ended");
+    }
     if rung != Rung::Truncate {
         conn.execute_batch("PRAGMA synchronous=NORMAL")?;
     }

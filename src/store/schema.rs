@@ -10,7 +10,7 @@
 
 use super::conn::OpenFault;
 use super::now;
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 /// A schema's version.
 pub(super) type Version = u32;
@@ -170,9 +170,10 @@ pub(super) fn check(conn: &Connection) -> Result<Version, OpenFault> {
 /// A real write, which tells whether the journal works here; it also writes a new journal's header, whose
 /// sync would else stand in the path of the first turn.
 pub(super) fn probe(conn: &Connection) -> rusqlite::Result<()> {
-    conn.execute_batch(&format!("BEGIN IMMEDIATE; PRAGMA application_id={APPLICATION_ID}; {META}"))?;
-    note(conn, "opened_at")?;
-    conn.execute_batch("COMMIT")
+    let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+    tx.execute_batch(&format!("PRAGMA application_id={APPLICATION_ID}; {META}"))?;
+    note(&tx, "opened_at")?;
+    tx.commit()
 }
 
 /// Writes the time under a key of `meta`.
@@ -186,21 +187,71 @@ pub(super) fn note(conn: &Connection, key: &str) -> rusqlite::Result<()> {
 /// Brings the database to [`VERSION`], wholly or not at all.
 pub(super) fn migrate(conn: &mut Connection) -> Result<(), OpenFault> {
     let from = check(conn)?;
-    if from == VERSION {
+    walk(conn, from, &STEPS)?;
+    if from > 0 && from < VERSION {
+        ::log::info!("database migrated from schema {from} to {VERSION}");
+    }
+    Ok(())
+}
+
+fn walk(conn: &mut Connection, from: Version, steps: &[&str]) -> rusqlite::Result<()> {
+    if from as usize == steps.len() {
         return Ok(());
     }
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    for step in STEPS.iter().skip(from as usize) {
+    for step in steps.iter().skip(from as usize) {
         tx.execute_batch(step)?;
     }
     tx.execute(
         "INSERT INTO meta (key, value) VALUES ('schema', ?1)
          ON CONFLICT DO UPDATE SET value = excluded.value",
-        [VERSION.to_string()],
+        [steps.len().to_string()],
     )?;
-    tx.commit()?;
-    if from > 0 {
-        ::log::info!("database migrated from schema {from} to {VERSION}");
+    tx.commit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(conn: &Connection) -> Version {
+        let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'schema'";
+        conn.query_row(sql, [], |row| row.get(0)).optional().unwrap().unwrap_or(0)
     }
-    Ok(())
+
+    #[test]
+    fn each_version_is_reached_from_each_older_one() {
+        let steps = ["CREATE TABLE a (x)", "INSERT INTO a VALUES (1)", "ALTER TABLE a ADD y DEFAULT 2"];
+        for first in 0..=steps.len() {
+            let mut conn = Connection::open_in_memory().unwrap();
+            probe(&conn).unwrap();
+            walk(&mut conn, 0, &steps[..first]).unwrap();
+            assert_eq!(version(&conn) as usize, first);
+            walk(&mut conn, first as Version, &steps).unwrap();
+            let sum: i64 = conn.query_row("SELECT sum(x + y) FROM a", [], |row| row.get(0)).unwrap();
+            assert_eq!((version(&conn), sum), (3, 3), "from {first}");
+        }
+    }
+
+    #[test]
+    fn a_migration_that_fails_leaves_the_older_version() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        probe(&conn).unwrap();
+        walk(&mut conn, 0, &["CREATE TABLE a (x)"]).unwrap();
+        let steps = ["CREATE TABLE a (x)", "CREATE TABLE b (x)", "INSERT INTO nowhere VALUES (1)"];
+        assert!(walk(&mut conn, 1, &steps).is_err());
+        assert_eq!(version(&conn), 1);
+        let b = "SELECT count(*) FROM sqlite_schema WHERE name = 'b'";
+        assert_eq!(conn.query_row(b, [], |row| row.get::<_, u32>(0)).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_new_database_has_the_newest_schema_and_passes_its_own_check() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        assert_eq!(check(&conn).unwrap(), 0);
+        probe(&conn).unwrap();
+        migrate(&mut conn).unwrap();
+        migrate(&mut conn).unwrap();
+        assert_eq!(check(&conn).unwrap(), VERSION);
+    }
 }
