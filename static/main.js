@@ -6,7 +6,6 @@ import { storageIn } from './core/storage.js';
 import { S } from './core/strings.js';
 import { BarView } from './view/bar.js';
 import { ComposerView } from './view/composer.js';
-import { DeviceView } from './view/device.js';
 import { byId } from './view/dom.js';
 import { LogView } from './view/log.js';
 import { Notifier } from './view/notify.js';
@@ -31,6 +30,7 @@ const socket = () => new WebSocket(`${location.protocol === 'https:' ? 'wss' : '
 const small = (navigator.deviceMemory || 4) < 2;
 const session = new Session({ api, storage, socket, clock, wish: small ? SMALL_WISH : {} });
 
+let device = null;
 let models = null;
 let modelsAt = 0;
 let status = null;
@@ -106,7 +106,6 @@ const side = new SideView(session, deeds);
 const log = new LogView(byId('log'), session, deeds);
 byId('edge').append(log.edge);
 const composer = new ComposerView(session, deeds, log.jump);
-const device = new DeviceView(api, deeds);
 const pairing = new PairingView(api, (token) => {
   storage.set('token', token);
   begin();
@@ -173,12 +172,21 @@ function denied() {
 function route() {
   const wanted = location.hash.slice(2);
   const onDevice = wanted === 'device';
-  device.show(onDevice);
+  showDevice(onDevice);
   byId('log').hidden = byId('foot').hidden = onDevice;
   if (!onDevice && wanted !== 'new' && session.tabs.has(wanted)) session.show(wanted);
   else if (!onDevice && wanted === 'new') session.show(null);
   else if (!onDevice && session.epoch) session.show(newestTab());
   drawTabs();
+}
+
+/** The device's page is loaded when it is first wanted. */
+async function showDevice(on) {
+  if (on && !device) {
+    const { DeviceView } = await import('./view/device.js');
+    device = device || new DeviceView(api, deeds);
+  }
+  if (device) device.show(on && location.hash === '#/device');
 }
 
 function newestTab() {
@@ -201,6 +209,7 @@ async function loadStatus() {
   try {
     status = await api.get('/api/status');
     side.demo.hidden = !status.demo;
+    composer.drawStatus();
   } catch {
     // The device's page tells what is wrong; here it is only a label.
   }

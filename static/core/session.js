@@ -330,8 +330,6 @@ export class Session {
       one.state = answer.status === 'queued' ? 'queued' : 'sent';
       one.messageId = answer.messageId;
       one.turnId = answer.turnId;
-      // Its row or its end may have come before this answer.
-      if (this.settled.includes(one.clientId)) this.#settle(one.clientId);
     } catch (error) {
       const lost = !(error instanceof ApiError) || error.status === 0;
       one.state = lost ? 'unsent' : 'refused';

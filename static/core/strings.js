@@ -13,7 +13,7 @@ export const S = {
   theme: { system: 'Theme: as the system', light: 'Theme: light', dark: 'Theme: dark' },
   demo: 'Demo',
   demoTitle: 'Answers come from a built-in demo, not from a model. Tools are real.',
-  demoNote: 'This is the demo: a script answers, no model does. Its tools are real.',
+  demoNote: 'Demo: a script answers, no model',
   more: 'More',
   rename: 'Rename',
   archive: 'Archive',
@@ -81,7 +81,8 @@ export const S = {
   picture: 'picture, not loaded: ',
   sum: (input, cached, output) => `${input} in · ${cached} cached · ${output} out`,
   sumTitle: 'Tokens of this turn: sent fresh or written to the cache, read from the cache, and written by the model',
-  cacheShare: (percent) => `${percent} % of this tab’s input came from the cache`,
+  tabSum: (tokens, percent) => `${tokens} tokens${percent ? ` · ${percent} % of input cached` : ''}`,
+  tabSumTitle: 'Tokens of this tab',
   stops: {
     max_tokens: 'reached the output limit', refused: 'the provider refused', cancelled: 'stopped',
     interrupted: 'interrupted', cut: 'cut off', limit: 'reached a limit', error: 'ended with an error',

@@ -156,6 +156,7 @@ export class LogWindow {
   /** A `tail` frame: more below, while reading. */
   applyTail(frame) {
     this.total = Math.max(this.total, frame.total);
+    if (this.open && this.open.seq <= frame.newest) this.open = null;
   }
 
   applyTurnStart(frame) {

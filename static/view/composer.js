@@ -144,11 +144,16 @@ export class ComposerView {
   /** What is going on, and for how long. */
   drawStatus() {
     const tab = this.session.tabs.get(this.session.current);
-    setText(this.doing, tab && this.#busy ? this.#doing(tab) : '');
+    const demo = !this.#busy && !!this.deeds.status() && this.deeds.status().demo;
+    setText(this.doing, this.#busy ? this.#doing(tab) : demo ? S.demoNote : '');
+    this.doing.classList.toggle('demo', demo);
     this.doing.classList.toggle('busy', this.#busy);
-    setText(this.tokens, tab ? this.#tokens(tab) : '');
-    const rate = tab && tab.usage ? hitRate(tab.usage) : null;
-    this.tokens.title = rate === null ? '' : `${S.sumTitle}. ${S.cacheShare(Math.round(rate * 100))}`;
+    setText(this.tokens, tab ? this.#tokens(tab) : this.coarse.matches ? '' : S.hintDesk);
+    this.tokens.title = tab && tab.usage && hitRate(tab.usage) !== null ? this.#sums(tab.usage) : '';
+  }
+
+  #sums({ input, cacheRead, cacheWrite, output }) {
+    return `${S.tabSumTitle}: ${S.sum(count(input + cacheWrite), count(cacheRead), count(output))}`;
   }
 
   #doing(tab) {
@@ -176,16 +181,11 @@ export class ComposerView {
     return S.working;
   }
 
-  /** The tokens of the newest turn that is known. */
-  #tokens() {
-    const log = this.session.window;
-    for (let i = log ? log.rows.length - 1 : -1; i >= 0; i -= 1) {
-      const sum = this.session.sums.get(log.rows[i].turnId);
-      if (sum && sum.usage) {
-        const { input, cacheRead, cacheWrite, output } = sum.usage;
-        return S.sum(count(input + cacheWrite), count(cacheRead), count(output));
-      }
-    }
-    return this.coarse.matches ? '' : S.hintDesk;
+  /** What the tab has used so far; a turn's own sum stands in its footer. */
+  #tokens(tab) {
+    const { usage } = tab;
+    const rate = usage ? hitRate(usage) : null;
+    if (rate === null) return this.coarse.matches ? '' : S.hintDesk;
+    return S.tabSum(count(usage.input + usage.cacheRead + usage.cacheWrite + usage.output), Math.round(rate * 100));
   }
 }

@@ -28,11 +28,15 @@ async function copy(text) {
 /** @param {() => string} text @returns {HTMLButtonElement} */
 export function copyButton(text) {
   const word = h('span', {}, S.copy);
-  const button = h('button', { class: 'quiet', type: 'button', onclick: act }, icon('copy'), word);
+  const button = h('button', { class: 'quiet', type: 'button', 'aria-label': S.copy, onclick: act }, icon('copy'), word);
   async function act() {
     const done = await copy(text());
     setText(word, done ? S.copied : S.copyFailed);
-    setTimeout(() => setText(word, S.copy), 2000);
+    button.classList.add('told');
+    setTimeout(() => {
+      setText(word, S.copy);
+      button.classList.remove('told');
+    }, 2000);
   }
   return button;
 }

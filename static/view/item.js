@@ -53,12 +53,14 @@ export function opening(key, className, line, fill, around) {
 
 function userItem(item, around) {
   const text = h('div', { class: 'said' });
-  const more = h('button', { class: 'quiet', type: 'button', hidden: true }, S.showAll);
-  const node = h('div', { class: 'item user' }, text, more);
-  more.addEventListener('click', () => around.hold(node, () => {
-    const clipped = text.classList.toggle('clipped');
-    setText(more, clipped ? S.showAll : S.showLess);
-  }));
+  const node = h('div', { class: 'item user' }, text);
+  const more = h('button', { class: 'quiet', type: 'button', onclick: toggle }, S.showAll);
+  function toggle() {
+    around.hold(node, () => {
+      const clipped = text.classList.toggle('clipped');
+      setText(more, clipped ? S.showAll : S.showLess);
+    });
+  }
   return {
     node,
     update(now) {
@@ -66,9 +68,9 @@ function userItem(item, around) {
       if (text.textContent === all) return;
       text.textContent = all;
       node.title = exact(now.rows[0].createdAt);
-      const long = all.length > LONG_TEXT;
-      more.hidden = !long;
-      text.classList.toggle('clipped', long);
+      if (all.length <= LONG_TEXT) return;
+      text.classList.add('clipped');
+      node.append(more);
     },
   };
 }
@@ -121,7 +123,7 @@ function errorItem(item, around) {
   const hint = h('p', {});
   const button = h('button', { class: 'plain', type: 'button', onclick: () => around.again(item) }, icon('again'),
     S.tryAgain);
-  const node = h('div', { class: 'item error', role: 'alert' }, icon('warn'), h('div', {}, title, message, hint, button));
+  const node = h('div', { class: 'item error' }, icon('warn'), h('div', {}, title, message, hint, button));
   return {
     node,
     update(now) {

@@ -167,8 +167,9 @@ export class LogView {
     if (sum && sum.usage) parts.push(this.#tokens(sum.usage));
     if (turn.items.some((item) => item.kind === 'text')) parts.push(copyButton(() => answerText(shown.turn)));
     if (askedText(turn)) {
-      parts.push(h('button', { class: 'quiet', type: 'button', onclick: () => this.deeds.send(askedText(shown.turn)) },
-        icon('again'), S.askAgain));
+      parts.push(h('button', {
+        class: 'quiet', type: 'button', 'aria-label': S.askAgain, onclick: () => this.deeds.send(askedText(shown.turn)),
+      }, icon('again'), h('span', {}, S.askAgain)));
     }
     shown.sum.replaceChildren(...parts);
   }

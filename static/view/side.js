@@ -42,6 +42,7 @@ export class SideView {
   sheet(open) {
     const was = document.body.classList.contains('sheet');
     document.body.classList.toggle('sheet', open);
+    document.querySelector('main').inert = open;
     byId('tabs-button').setAttribute('aria-expanded', String(open));
     if (open) (this.list.querySelector('[aria-current]') || this.list.querySelector('a') || byId('side')).focus();
     else if (was) byId('tabs-button').focus();
