@@ -113,7 +113,8 @@ function print(route, turns, requests) {
     const { input, cacheRead, output } = seal.usage;
     console.log(
       `| ${at + 1} | ${seal.stopReason} | ${requests[at].text.length} ` +
-        `| ${input + cacheRead} (${cacheRead}) | ${output} | ${pieces} | ${ms.first.toFixed(0)} | ${ms.all.toFixed(0)} |`,
+        `| ${input + cacheRead} (${cacheRead}) | ${output} | ${pieces} ` +
+        `| ${ms.first.toFixed(0)} | ${ms.all.toFixed(0)} |`,
     );
   });
 }
