@@ -1,8 +1,8 @@
 //! The figures that README quotes, measured on the real release binary against its goals.
 //!
-//! `cargo bench` prints the tables and writes `benches/RESULTS.md`; `cargo bench -- idle delay` runs only these groups
-//! and writes nothing. It takes about three minutes after the build, needs no network, and makes its own provider,
-//! clients and floors. Groups: size, idle, fsync, delay, long, peak.
+//! `cargo bench` prints the tables and writes `benches/RESULTS.md`; `cargo bench -- idle delay` runs only
+//! these groups and writes nothing. It takes about three minutes after the build, needs no network, and makes
+//! its own provider, clients and floors. Groups: size, idle, fsync, delay, long, peak.
 
 mod fill;
 mod groups;

@@ -1,5 +1,6 @@
-//! A scripted provider on raw sockets: it counts what it is sent, says what the script tells, and notes the moment of
-//! every delta that it writes. It speaks chat completions and the Messages API, by the request's path.
+//! A scripted provider on raw sockets: it counts what it is sent, says what the script tells, and notes the
+//! moment of every delta that it writes. It speaks chat completions and the Messages API, by the request's
+//! path.
 
 use crate::Oops;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -145,7 +146,8 @@ const OPENAI: Dialect = Dialect {
 };
 
 const ANTHROPIC: Dialect = Dialect {
-    open: "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"type\":\"message\",\
+    open: "event: message_start\n\
+           data: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"type\":\"message\",\
            \"role\":\"assistant\",\"content\":[],\"model\":\"scripted\",\"stop_reason\":null,\
            \"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n\
            event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\

@@ -1,5 +1,5 @@
-//! The floors of the delay per delta: the provider read directly, and a bare relay of the same crates (ureq in,
-//! tungstenite out) in a process of its own, which keeps no log and knows no tabs.
+//! The floors of the delay per delta: the provider read directly, and a bare relay of the same crates (ureq
+//! in, tungstenite out) in a process of its own, which keeps no log and knows no tabs.
 
 use crate::Oops;
 use crate::provider::DELTA_BYTES;

