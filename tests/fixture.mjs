@@ -38,8 +38,8 @@ export async function until(look, what, ms = 10_000) {
 }
 
 /** Runs the binary to its end: `{code, stdout, stderr}`. */
-export async function run(args, { env = {}, by = [], ms = 15_000, input } = {}) {
-  const [program, ...words] = [...by, ...COMMAND, ...args];
+export async function run(args, { env = {}, by = [], ms = 15_000, input, command = COMMAND } = {}) {
+  const [program, ...words] = [...by, ...command, ...args];
   const child = spawn(program, words, { env: { ...cleanEnv(), ...env }, stdio: ['pipe', 'pipe', 'pipe'] });
   const out = { stdout: '', stderr: '' };
   child.stdout.on('data', (bytes) => {
