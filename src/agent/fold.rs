@@ -135,7 +135,15 @@ pub struct Folded {
 impl Fold {
     /// Before the first delta.
     pub fn new(pen: Pen) -> Fold {
-        Fold { pen, block: None, blocks: 0, calls: Vec::new(), argument_bytes: 0, wrote: false, last_was_call: false }
+        Fold {
+            pen,
+            block: None,
+            blocks: 0,
+            calls: Vec::new(),
+            argument_bytes: 0,
+            wrote: false,
+            last_was_call: false,
+        }
     }
 
     /// Whether anything was shown: after that a request is not sent again.
@@ -304,7 +312,8 @@ impl Fold {
                 self.pen.budget.calls
             )));
         }
-        let call = Call { id: self.call_id(id)?, name: tool_name(name), arguments: String::new(), good: false };
+        let call =
+            Call { id: self.call_id(id)?, name: tool_name(name), arguments: String::new(), good: false };
         self.begin(Kind::ToolCall, Some(call));
         self.ensure_open();
         Ok(())
@@ -386,7 +395,8 @@ fn open_part(pen: &Pen, block: &mut Block, text: String) {
     let data = match block.kind {
         Kind::Thinking => OpenData::Thinking(Thinking { text, block: no, part, ..Default::default() }),
         Kind::ToolCall => {
-            let (call_id, name) = block.call.as_ref().map(|c| (c.id.clone(), c.name.clone())).unwrap_or_default();
+            let (call_id, name) =
+                block.call.as_ref().map(|c| (c.id.clone(), c.name.clone())).unwrap_or_default();
             OpenData::Call(ToolCall { call_id, name, arguments: text, block: no, part, cut: false })
         }
         _ => OpenData::Text(AssistantText { text, block: no, part, md: block.fences.md() }),
@@ -460,7 +470,8 @@ mod tests {
             opaque: None,
             created_at: now(),
         }];
-        let begin = BeginTurn { tab, rows: &mut rows, consumed: &[], sent: None, status: TurnStatus::Running };
+        let begin =
+            BeginTurn { tab, rows: &mut rows, consumed: &[], sent: None, status: TurnStatus::Running };
         let turn = store.begin_turn(begin).unwrap();
         let lives = Arc::new(Lives::new());
         lives.set(tab, Some(Live { newest: 1, turn: Some(turn), open: None, status: TabStatus::Running }));

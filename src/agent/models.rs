@@ -72,7 +72,8 @@ impl Agent {
     /// The provider and model of a tab's next step. A tab without a model gets the first that there is.
     pub(super) fn provider_of(&self, tab: &Tab, stop: &Stop) -> Result<(&Provider, String), String> {
         let id = if tab.model.is_empty() { self.first_model(tab.no, stop)? } else { tab.model.clone() };
-        let (name, model) = id.split_once('/').ok_or_else(|| format!("\u{201c}{id}\u{201d} is not provider/model"))?;
+        let (name, model) =
+            id.split_once('/').ok_or_else(|| format!("\u{201c}{id}\u{201d} is not provider/model"))?;
         let provider = self.config.providers.iter().find(|provider| provider.name == name);
         let provider = provider.ok_or_else(|| {
             format!("the provider \u{201c}{name}\u{201d} is not in the config; choose another model")
@@ -82,11 +83,14 @@ impl Agent {
 
     fn first_model(&self, tab: TabNo, stop: &Stop) -> Result<String, String> {
         if self.config.providers.is_empty() {
-            return Err("no model provider is configured; add a [[provider]] to siskin.toml and restart".to_owned());
+            return Err(
+                "no model provider is configured; add a [[provider]] to siskin.toml and restart".to_owned()
+            );
         }
         let models = self.ask_all(stop);
         let Some(first) = models.models.first() else {
-            let why: Vec<String> = models.errors.into_iter().map(|(name, text)| format!("{name}: {text}")).collect();
+            let why: Vec<String> =
+                models.errors.into_iter().map(|(name, text)| format!("{name}: {text}")).collect();
             return Err(format!("no provider names a model. {}", why.join("; ")));
         };
         let change = TabChange { model: Some(first.id.clone()), ..Default::default() };
@@ -105,9 +109,10 @@ impl Agent {
         if !self.config.default_model.is_empty() {
             return Ok(self.config.default_model.clone());
         }
-        let named = self.config.providers.iter().find_map(|provider| {
-            provider.models.first().map(|model| format!("{}/{model}", provider.name))
-        });
+        let named =
+            self.config.providers.iter().find_map(|provider| {
+                provider.models.first().map(|model| format!("{}/{model}", provider.name))
+            });
         Ok(named.unwrap_or_default())
     }
 

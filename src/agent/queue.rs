@@ -187,7 +187,10 @@ impl Agent {
                 opaque: None,
                 created_at: now(),
             };
-            debug_assert!(row.data.len() <= self.config.budget.chunk_bytes, "a user row keeps to chunk_bytes");
+            debug_assert!(
+                row.data.len() <= self.config.budget.chunk_bytes,
+                "a user row keeps to chunk_bytes"
+            );
             row
         };
         let rows: Vec<Row> =
@@ -204,11 +207,11 @@ impl Agent {
     fn name_tab(&self, tab: TabNo, text: &str) {
         let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
         let short = shorten(line, TITLE_BYTES);
-        let title = if short.len() < line.len() { format!("{}…", short.trim_end()) } else { short.to_owned() };
+        let title =
+            if short.len() < line.len() { format!("{}…", short.trim_end()) } else { short.to_owned() };
         match self.store.change_tab(tab, &TabChange { title: Some(title), ..Default::default() }) {
             Ok(_) => self.tell_tab(tab),
             Err(error) => log::warn!("tab {tab} cannot be named: {error:?}"),
         }
     }
 }
-

@@ -67,7 +67,8 @@ impl Ending {
 
     /// A fault in Siskin itself.
     pub fn panicked() -> Ending {
-        let message = "a fault in Siskin ended this turn; the log of the service says where. Send it again to go on";
+        let message =
+            "a fault in Siskin ended this turn; the log of the service says where. Send it again to go on";
         Ending { broken: true, ..Ending::error(StopReason::Error, message, None, true) }
     }
 
@@ -263,10 +264,13 @@ impl Turn<'_> {
         Ok(Next::End(match &answer.finish {
             Finish::MaxTokens => Ending::clean(StopReason::MaxTokens),
             Finish::Other(word) => {
-                let text = format!("The provider ended its answer with \u{201c}{}\u{201d}.", shorten(word, 256));
+                let text =
+                    format!("The provider ended its answer with \u{201c}{}\u{201d}.", shorten(word, 256));
                 Ending::system(StopReason::End, "notice", &text)
             }
-            _ if !folded.shown => Ending::system(StopReason::End, "notice", "The model gave an empty answer."),
+            _ if !folded.shown => {
+                Ending::system(StopReason::End, "notice", "The model gave an empty answer.")
+            }
             _ => Ending::clean(StopReason::End),
         }))
     }

@@ -85,7 +85,9 @@ pub fn answer(
     let wish = Wish::of(&since.message);
     let mut voice = Voice { stop, sink, pace: wish.pace, output: 0 };
     let finish = match (&wish, since.results) {
-        (Wish { calls: Some(n), .. }, done) if done < *n => voice.call(upto, "list_files", r#"{"path":"."}"#)?,
+        (Wish { calls: Some(n), .. }, done) if done < *n => {
+            voice.call(upto, "list_files", r#"{"path":"."}"#)?
+        }
         (Wish { calls: Some(n), .. }, _) => voice.say(&format!("Made {n} calls."))?,
         (Wish { chunks: Some(n), bytes, .. }, _) => voice.chunks(*n, *bytes)?,
         (Wish { markdown: true, .. }, _) => voice.say(SHOWCASE)?,
@@ -135,7 +137,8 @@ fn look_back(store: &Store, tab: TabNo, upto: Seq) -> Result<Since, StoreError> 
             if row.kind == Kind::ToolResult && row.data.contains(r#""isError":"#) {
                 since.results += 1;
                 if since.last_result.is_empty() {
-                    since.last_result = serde_json::from_str::<ToolResult>(&row.data).map_or(String::new(), |r| r.result);
+                    since.last_result =
+                        serde_json::from_str::<ToolResult>(&row.data).map_or(String::new(), |r| r.result);
                 }
             }
             if row.role == Role::User {
@@ -193,7 +196,8 @@ impl Voice<'_> {
     }
 
     fn chunks(&mut self, count: u64, bytes: usize) -> Result<Finish, Fault> {
-        const FILL: &str = " The small bird sits in the alder and eats its seeds, one by one, in no hurry at all.";
+        const FILL: &str =
+            " The small bird sits in the alder and eats its seeds, one by one, in no hurry at all.";
         for n in 1..=count {
             let mut text = format!("Chunk {n} of {count}.");
             while text.len() < bytes {
