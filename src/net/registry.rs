@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long a request without a token is left alone.
 const PUBLIC_GRACE: Duration = Duration::from_secs(2);
+/// How long a new connection is left alone while there are others.
+const HEAD_GRACE: Duration = Duration::from_secs(1);
 /// How long a newcomer waits for the one that it displaced.
 const LEAVE_TIME: Duration = Duration::from_millis(250);
 
@@ -57,6 +59,16 @@ impl Entry {
             State::Head | State::Idle | State::PreHello => true,
             State::Public => now.duration_since(self.since) > PUBLIC_GRACE,
             State::Busy | State::Socket | State::Displaced => false,
+        }
+    }
+
+    /// Who goes first. A browser asks again when a connection that it had used before is gone, and not when a new one
+    /// is; so a new one gets a moment for its request.
+    fn rank(&self, now: Instant) -> u8 {
+        match self.state {
+            State::Head if now.duration_since(self.since) < HEAD_GRACE => 1,
+            State::Public => 2,
+            _ => 0,
         }
     }
 
@@ -196,7 +208,7 @@ impl Registry {
 fn oldest(all: &[Entry], of: impl Fn(&Entry) -> bool) -> Option<usize> {
     let now = Instant::now();
     let candidates = all.iter().enumerate().filter(|(_, entry)| of(entry) && entry.displaceable(now));
-    candidates.min_by_key(|(_, entry)| (entry.state == State::Public, entry.since)).map(|(at, _)| at)
+    candidates.min_by_key(|(_, entry)| (entry.rank(now), entry.since)).map(|(at, _)| at)
 }
 
 /// The oldest that may be displaced, of the address that holds most connections among those that have one.
@@ -299,6 +311,7 @@ mod tests {
         check(&[(1, PreHello, 1), (1, Public, 9)], Some(0));
         check(&[(1, Public, 9), (1, Public, 1)], Some(0));
         check(&[(1, Public, 1)], None);
+        check(&[(1, Head, 0), (1, Idle, 0)], Some(1));
     }
 
     #[test]
