@@ -71,8 +71,8 @@ budgets! {
     sockets: 16, 48, "count";
     /// WebSockets of one address before displacement begins
     sockets_per_address: 16, 48, "count";
-    /// plain connections of one address before displacement begins
-    requests_per_address: 4, 8, "count";
+    /// plain connections of one address before a newcomer displaces its own; a browser opens six at once
+    requests_per_address: 20, 56, "count";
     /// stack of a connection's thread (reserved; about 20 KiB are touched)
     connection_stack_bytes: 128 * KIB, 128 * KIB, "bytes";
     /// touched part of a connection's stack that the sum counts
@@ -106,7 +106,7 @@ budgets! {
     /// touched part of a turn's stack that the sum counts
     turn_stack_touched_bytes: 96 * KIB, 96 * KIB, "bytes";
     /// one server-sent event of a provider; longer ends the turn with an error
-    event_bytes: 256 * KIB, 1 * MIB, "bytes";
+    event_bytes: 256 * KIB, MIB, "bytes";
     /// TLS and HTTP buffers of one request to a provider
     provider_buffer_bytes: 100 * KIB, 100 * KIB, "bytes";
     /// data of one chunk as JSON; longer content goes on in the next part
@@ -140,7 +140,7 @@ budgets! {
     /// most rows of a window
     window_rows_max: 1000, 2000, "count";
     /// bytes of a window's rows when the client does not say
-    window_bytes: 1 * MIB, 1 * MIB, "bytes";
+    window_bytes: MIB, MIB, "bytes";
     /// most bytes of a window's rows
     window_bytes_max: 4 * MIB, 8 * MIB, "bytes";
     /// the write-ahead log; the housekeeper checkpoints beyond it
@@ -267,6 +267,11 @@ impl Meter {
         let before = taken.ok()?;
         self.peak.fetch_max(before + n, Relaxed);
         Some(Permit { meter: self, n })
+    }
+
+    /// Counts one more of what only ever grows.
+    pub fn count(&self) {
+        self.peak.fetch_max(self.used.fetch_add(1, Relaxed) + 1, Relaxed);
     }
 
     /// What is in use now.

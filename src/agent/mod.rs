@@ -2,18 +2,34 @@
 //!
 //! `net` uses only what is public here: send, stop, tabs, look and subscribe.
 
+pub mod fold;
+pub mod frames;
 pub mod live;
+pub mod models;
+pub mod prompt;
 pub mod provider;
+pub mod queue;
+pub mod slots;
+pub mod split;
 pub mod stop;
+pub mod tabs;
 pub mod tools;
+pub mod turn;
 pub mod wire;
 
 use crate::chunk::*;
 use crate::config::Config;
 use crate::event::Listener;
-use crate::store::{NewTab, Sent, Store, StoreError, Tab, TabChange};
+use crate::store::{Prefix, Sealed, Sent, Store, StoreError, Tab};
+use fold::Pen;
+pub use frames::tab as tab_json;
 use live::{Live, Lives, Subscription};
-use std::sync::Arc;
+use slots::{Job, Slots};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use stop::Stop;
 
 /// Why the agent did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,104 +92,173 @@ pub struct Models {
 pub struct Agent {
     /// what is going on in each tab
     pub lives: Arc<Lives>,
+    store: Arc<Store>,
+    config: Arc<Config>,
+    slots: Slots,
+    /// the stop signal of each turn that is not sealed
+    stops: Mutex<HashMap<TabNo, Arc<Stop>>>,
+    /// held while it is decided what a tab does next: by a send, and by the end of a turn
+    deciding: Mutex<()>,
+    models: Mutex<models::Cache>,
+    closing: AtomicBool,
 }
 
-#[allow(unused_variables, missing_docs)]
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Refusal {
+        match error {
+            StoreError::Full(what) => Refusal::Full(what),
+            other => Refusal::Store(other),
+        }
+    }
+}
+
 impl Agent {
+    /// Takes up the store's tabs and starts the scheduler.
     pub fn start(store: Arc<Store>, config: Arc<Config>) -> Result<Arc<Agent>, String> {
-        todo!()
+        let agent = Arc::new(Agent {
+            lives: Arc::new(Lives::new()),
+            slots: Slots::new(config.budget.turns),
+            store,
+            config,
+            stops: Mutex::new(HashMap::new()),
+            deciding: Mutex::new(()),
+            models: Mutex::new(models::Cache::default()),
+            closing: AtomicBool::new(false),
+        });
+        agent.load_tabs().map_err(|error| format!("cannot read the tabs: {error:?}"))?;
+        let scheduler = agent.clone();
+        std::thread::Builder::new()
+            .name("scheduler".to_owned())
+            .stack_size(agent.config.budget.turn_stack_bytes)
+            .spawn(move || slots::schedule(&scheduler))
+            .map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok(agent)
     }
-    /// Takes a message; it is in the store when this returns. Idempotent by `client_id`.
-    pub fn send(self: &Arc<Self>, tab: TabNo, client_id: &str, text: &str) -> Result<Accepted, Refusal> {
-        todo!()
-    }
+
+    /// Stops a tab's turn, whatever it is doing. Nothing happens when it is idle.
     pub fn stop(&self, tab: TabNo) -> Result<(), Refusal> {
-        todo!()
+        self.known_tab(tab)?;
+        if let Some(stop) = self.stops().get(&tab) {
+            stop.raise();
+        }
+        self.slots.nudge();
+        Ok(())
     }
-    pub fn cancel_queued(&self, tab: TabNo, message: MessageNo) -> Result<(), Refusal> {
-        todo!()
-    }
-    /// Starts a turn with what was left in the queue.
-    pub fn send_queue(self: &Arc<Self>, tab: TabNo) -> Result<(), Refusal> {
-        todo!()
-    }
-    pub fn tabs(&self, archived: bool) -> Result<Vec<TabView>, Refusal> {
-        todo!()
-    }
-    pub fn tab(&self, tab: TabNo) -> Result<TabView, Refusal> {
-        todo!()
-    }
-    /// Missing fields get the defaults of settings and config; checks model and workdir.
-    pub fn create_tab(&self, new: NewTab) -> Result<TabView, Refusal> {
-        todo!()
-    }
-    pub fn change_tab(&self, tab: TabNo, change: TabChange) -> Result<TabView, Refusal> {
-        todo!()
-    }
-    /// Stops and archives; with `purge` also erases its rows.
-    pub fn remove_tab(&self, tab: TabNo, purge: bool) -> Result<(), Refusal> {
-        todo!()
-    }
-    /// Asks every provider that does not name its models (cached for a minute).
-    pub fn models(&self) -> Models {
-        todo!()
-    }
+
+    /// Listens to notes and moves of all tabs.
     pub fn subscribe(&self, listener: Arc<dyn Listener>) -> Subscription {
         self.lives.subscribe(listener)
     }
+
+    /// Looks at a tab as it is now; see [`Lives::look`].
     pub fn look<R>(&self, tab: TabNo, look: impl FnOnce(&Live) -> R) -> Option<R> {
         self.lives.look(tab, look)
     }
+
     /// Posts a frame to every client: settings, notices.
     pub fn tell(&self, json: String) {
-        self.lives.tell(None, json)
+        self.lives.tell(None, json);
     }
-    /// Seals running turns as interrupted, within 3 s.
-    pub fn shut_down(&self) {
-        todo!()
-    }
-}
 
-/// A tab as clients see it.
-pub fn tab_json(view: &TabView) -> String {
-    #[derive(serde::Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Sum {
-        #[serde(flatten)]
-        usage: Usage,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        hit_rate: Option<f64>,
+    /// Seals every turn that has begun as interrupted, within 3 s.
+    pub fn shut_down(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        for stop in self.stops().values() {
+            stop.raise();
+        }
+        self.slots.nudge();
+        if !self.slots.drain(Duration::from_secs(3)) {
+            log::warn!("some turns did not end in time; they are repaired at the next start");
+        }
+        self.slots.close();
     }
-    #[derive(serde::Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Out<'a> {
-        id: TabNo,
-        title: &'a str,
-        model: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        effort: Option<&'a str>,
-        workdir: &'a str,
-        position: i64,
-        created_at: Millis,
-        updated_at: Millis,
-        archived: bool,
-        status: TabStatus,
-        total: Seq,
-        usage: Sum,
+
+    fn closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
     }
-    let tab = &view.tab;
-    json(&Out {
-        id: tab.no,
-        title: &tab.title,
-        model: &tab.model,
-        effort: tab.effort.as_deref(),
-        workdir: &tab.workdir,
-        position: tab.position,
-        created_at: tab.created_at,
-        updated_at: tab.updated_at,
-        archived: tab.archived,
-        status: view.status,
-        total: tab.total,
-        usage: Sum { usage: tab.usage, hit_rate: tab.usage.hit_rate() },
-    })
+
+    fn stops(&self) -> MutexGuard<'_, HashMap<TabNo, Arc<Stop>>> {
+        // Only map operations run under this lock.
+        self.stops.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn decide(&self) -> MutexGuard<'_, ()> {
+        self.deciding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_tab(&self, tab: TabNo) -> Result<Tab, Refusal> {
+        self.store.tab(tab)?.ok_or_else(|| Refusal::NotFound(format!("there is no tab {tab}")))
+    }
+
+    fn pen(&self, job: &Job) -> Pen {
+        Pen {
+            store: self.store.clone(),
+            lives: self.lives.clone(),
+            budget: self.config.budget,
+            tab: job.tab,
+            turn: job.turn,
+            step: job.step.max(1),
+        }
+    }
+
+    /// A tab's frozen prefix, rendered when its first turn asks for it.
+    fn prefix(&self, tab: TabNo) -> Result<Prefix, StoreError> {
+        if let Some(prefix) = self.store.prefix(tab)? {
+            return Ok(prefix);
+        }
+        let prompt: Option<String> = self.setting("systemPrompt")?;
+        let prefix = prompt::prefix(prompt.as_deref().or(self.config.system_prompt.as_deref()));
+        self.store.freeze(tab, &prefix)?;
+        Ok(prefix)
+    }
+
+    /// A stored setting, if it has the form that is expected.
+    fn setting<T: serde::de::DeserializeOwned>(&self, key: &str) -> Result<Option<T>, StoreError> {
+        Ok(self.store.setting(key)?.and_then(|text| serde_json::from_str(&text).ok()))
+    }
+
+    fn set_status(&self, tab: TabNo, status: TabStatus) {
+        self.lives.post(tab, false, frames::status(tab, status), |live| live.status = status);
+    }
+
+    fn show_retry(&self, tab: TabNo, attempt: u32, delay: Duration, message: &str) {
+        let status = TabStatus::Retrying;
+        let delay_ms = delay.as_millis() as u64;
+        let frame = frames::status_detail(tab, status, attempt, delay_ms, message);
+        self.lives.post(tab, false, frame, |live| live.status = status);
+    }
+
+    fn show_trouble(&self, tab: TabNo, message: &str) {
+        let frame = frames::status_detail(tab, TabStatus::Error, 0, 0, message);
+        self.lives.post(tab, false, frame, |live| live.status = TabStatus::Error);
+    }
+
+    /// Tells everyone that a turn is durable, and decides what its tab does next.
+    fn turn_sealed(&self, job: &Job, sealed: &Sealed, stop: StopReason) {
+        let (tab, _deciding) = (job.tab, self.decide());
+        self.stops().remove(&tab);
+        let failed = matches!(stop, StopReason::Error | StopReason::Cut);
+        let status = if failed { TabStatus::Error } else { TabStatus::Idle };
+        self.lives.post(tab, true, frames::turn_sealed(tab, job.turn, sealed, stop), |live| {
+            live.turn = None;
+            live.status = status;
+        });
+        let goes_on = matches!(stop, StopReason::End | StopReason::MaxTokens) && !self.closing();
+        let next = if goes_on { self.start_queued(tab) } else { Ok(false) };
+        if let Err(error) = &next {
+            log::error!("tab {tab}: what was queued cannot be started: {error:?}");
+        }
+        if !matches!(next, Ok(true)) {
+            self.set_status(tab, status);
+        }
+        self.tell_tab(tab);
+    }
+
+    /// Tells everyone how a tab is now.
+    fn tell_tab(&self, tab: TabNo) {
+        match self.tab(tab) {
+            Ok(view) => self.lives.tell(Some(tab), frames::tab_changed(&view)),
+            Err(error) => log::debug!("tab {tab} cannot be told: {error:?}"),
+        }
+    }
 }

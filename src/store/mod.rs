@@ -1,425 +1,291 @@
 //! The store: every tab's append-only log and all else that must outlive the process, in one SQLite file.
+//!
+//! It knows nothing of agents or sockets, and only here SQL is spoken. What it guarantees:
+//!
+//! - Rows are never changed, and follow each other from seq 1 without gaps ([`Store::append`] refuses
+//!   anything else).
+//! - What an operation wrote is committed when it returns, so a killed process loses nothing of it.
+//! - [`Store::seal_turn`] syncs once, and that sync covers every commit before it; nothing else in a turn's
+//!   path waits for the disk. Devices and settings are synced, too. All other commits wait for the next sync,
+//!   at most a minute.
+//! - After a crash no turn is left running: see `repair.rs`.
+//!
+//! What it costs: one connection that writes and, where the disk allows it, one that reads, so that reading
+//! does not wait for a sync. SQLite's heap has a hard limit (`sqlite_bytes`); no operation reads more than a
+//! page of rows, and none keeps a statement or a transaction open after it.
+//!
+//! Read first: `conn.rs` (journals), `schema.rs`, then sqlite.org/wal.html.
 
-use crate::budget::Budget;
-use crate::chunk::*;
-use std::path::Path;
+mod conn;
+mod devices;
+mod fault;
+mod housekeeper;
+pub mod lock;
+mod log;
+mod queue;
+mod repair;
+mod schema;
+mod settings;
+mod tabs;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+mod turns;
+mod types;
 
-/// Why the store did not do what it was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreError {
-    /// a counted thing is at its limit: the limit's name in the budget
-    Full(&'static str),
-    /// the database is at `store_bytes`, or the disk has no space
-    NoSpace(String),
-    /// anything else that SQLite says: cause and mend
-    Broken(String),
+pub use types::*;
+
+use crate::budget::{Budget, METERS};
+use crate::chunk::Millis;
+use conn::{OpenFault, Rung};
+use fault::Fault;
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// The database's file name in the data directory.
+pub const FILE: &str = "siskin.db";
+
+/// Syncs of one commit with a rollback journal, as strace counts them.
+const ROLLBACK_SYNCS: u64 = 4;
+
+/// The database and its connections. Shared by reference; every operation is short and holds no statement
+/// after it.
+pub struct Store {
+    path: PathBuf,
+    budget: &'static Budget,
+    rung: Rung,
+    reader: Option<Mutex<Option<Connection>>>,
+    writer: Mutex<Option<Writer>>,
+    counts: Counts,
+    trouble: Mutex<Option<String>>,
+    house: Mutex<housekeeper::House>,
 }
 
-/// The result of a store operation.
-pub type Stored<T> = Result<T, StoreError>;
-
-/// One conversation.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Tab {
-    /// its number, never used again
-    pub no: TabNo,
-    /// shown in the list; empty until the first message names it
-    pub title: String,
-    /// `provider/model`, or empty
-    pub model: String,
-    /// how hard the model thinks
-    pub effort: Option<String>,
-    /// where its tools work
-    pub workdir: String,
-    /// order in the list
-    pub position: i64,
-    /// when it was made
-    pub created_at: Millis,
-    /// when its last row came
-    pub updated_at: Millis,
-    /// hidden from the list
-    pub archived: bool,
-    /// rows in its log, which is also its newest seq
-    pub total: Seq,
-    /// sum of all its requests
-    pub usage: Usage,
-    /// stop reason of its last turn, if one ended
-    pub last_stop: Option<StopReason>,
-}
-
-/// What a new tab starts with.
-#[derive(Clone, Debug, Default)]
-pub struct NewTab {
-    /// may be empty
-    pub title: String,
-    /// `provider/model`, or empty
-    pub model: String,
-    /// how hard the model thinks
-    pub effort: Option<String>,
-    /// absolute path
-    pub workdir: String,
-}
-
-/// What changes in a tab; `None` stays.
-#[derive(Clone, Debug, Default)]
-pub struct TabChange {
-    /// new title
-    pub title: Option<String>,
-    /// new model
-    pub model: Option<String>,
-    /// new effort; `Some(None)` removes it
-    pub effort: Option<Option<String>>,
-    /// new working directory
-    pub workdir: Option<String>,
-    /// new position
-    pub position: Option<i64>,
-    /// archive or bring back
-    pub archived: Option<bool>,
-}
-
-/// Which rows a page is cut from; the seqs are exclusive.
+/// Whether a commit is synced, and as what that sync counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Edge {
-    /// the newest rows
-    Tail,
-    /// the newest rows below a seq
-    Before(Seq),
-    /// the oldest rows above a seq
-    After(Seq),
-}
-
-/// A row's position and the length of its data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowSize {
-    /// position
-    pub seq: Seq,
-    /// bytes of its data
-    pub bytes: u32,
-}
-
-/// How a turn begins. All of it is one commit, without a sync.
-#[derive(Debug)]
-pub struct BeginTurn<'a> {
-    /// its tab
-    pub tab: TabNo,
-    /// its first rows, the owner's messages; the store fills in their `turn`
-    pub rows: &'a mut [Row],
-    /// queued messages that these rows are
-    pub consumed: &'a [MessageNo],
-    /// the message that is being sent, remembered for idempotency: client id and text
-    pub sent: Option<(&'a str, &'a str)>,
-    /// `Waiting` or `Running`
-    pub status: TurnStatus,
-}
-
-/// How a turn ends. All of it is one commit with one sync, which covers every commit before it.
-#[derive(Debug)]
-pub struct SealTurn<'a> {
-    /// its tab
-    pub tab: TabNo,
-    /// the turn
-    pub turn: TurnNo,
-    /// last rows: an error, a notice
-    pub rows: &'a [Row],
-    /// `Done`, `Interrupted` or `Error`
-    pub status: TurnStatus,
-    /// why
-    pub stop: StopReason,
-}
-
-/// What a sealed turn amounts to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sealed {
-    /// its first row
-    pub first_seq: Seq,
-    /// its last row
-    pub last_seq: Seq,
-    /// sum over its steps
-    pub usage: Usage,
-}
-
-/// What became of a message that was sent before with the same client id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
-    /// it started this turn (or waits for a slot with it)
-    Started(TurnNo),
-    /// it was queued as this
-    Queued(MessageNo),
-}
-
-/// A remembered send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
-    /// never seen
-    New,
-    /// the same text: this was the answer
-    Same(Sent),
-    /// another text under the same client id
+enum Durable {
+    /// by the next sync
+    Later,
+    /// now: it ends a turn
+    Turn,
+    /// now: it is something else that must not be lost
     Other,
 }
 
-/// A queued message as clients see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Queued {
-    /// its number
-    pub no: MessageNo,
-    /// the sender's id
-    pub client_id: String,
-    /// the first 1 KiB
-    pub head: String,
-    /// bytes of the whole
-    pub bytes: u64,
+#[derive(Default)]
+struct Counts {
+    turn_syncs: AtomicU64,
+    checkpoint_syncs: AtomicU64,
+    other_syncs: AtomicU64,
+    sealed_turns: AtomicU64,
 }
 
-/// Whether a call's arguments can be run and replayed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallState {
-    /// its arguments are a JSON object
-    Good,
-    /// they are not: replayed as `{}`
-    Bad,
-    /// the connection ended inside it: left out of the wire
-    Cut,
+/// The connection that writes. The lock on the data directory goes last.
+struct Writer {
+    conn: Connection,
+    /// commits sync
+    full: bool,
+    /// when the oldest commit came that no sync covers
+    unsynced: Option<Instant>,
+    /// when the last commit came that no checkpoint covers
+    written: Option<Instant>,
+    _lock: lock::Lock,
 }
 
-/// The rendered system prompt and tool list of a tab, replayed byte for byte.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prefix {
-    /// the system prompt
-    pub system: String,
-    /// JSON array of `{"name","description","parameters"}`, in a fixed order
-    pub tools: String,
-}
-
-/// What a request to the provider was.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// from 1 within its turn
-    pub step: u32,
-    /// `provider/model`
-    pub model: String,
-    /// what became of it
-    pub outcome: StepOutcome,
-    /// tokens, as the provider told
-    pub usage: Usage,
-    /// content blocks that the request held
-    pub prefix_blocks: u32,
-    /// hash of its bytes, marks aside, in hex
-    pub prefix_hash: String,
-}
-
-/// A turn as `GET …/turns` shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
-    /// the turn
-    pub turn: TurnNo,
-    /// 1, 2, 3 … within its tab
-    pub ordinal: u64,
-    /// its first row
-    pub first_seq: Seq,
-    /// its last row so far
-    pub last_seq: Seq,
-    /// how it stands
-    pub status: TurnStatus,
-    /// why it ended
-    pub stop: Option<StopReason>,
-    /// when its first row came
-    pub started_at: Millis,
-    /// when it was sealed
-    pub sealed_at: Option<Millis>,
-    /// its requests
-    pub steps: Vec<Step>,
-}
-
-/// A paired device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// its number
-    pub no: DeviceNo,
-    /// as its owner calls it
-    pub name: String,
-    /// when it was paired
-    pub created_at: Millis,
-    /// when it last asked for something
-    pub last_seen_at: Millis,
-}
-
-/// What `/api/status` says of the store.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StoreStatus {
-    /// bytes of the database file
-    pub bytes: u64,
-    /// most bytes that it may have
-    pub limit_bytes: u64,
-    /// bytes of the write-ahead log
-    pub wal_bytes: u64,
-    /// `wal`, `wal-exclusive` or `truncate`
-    pub journal: &'static str,
-    /// syncs in a turn's path
-    pub turn_syncs: u64,
-    /// syncs of checkpoints
-    pub checkpoint_syncs: u64,
-    /// other syncs: settings, devices, long turns
-    pub other_syncs: u64,
-    /// turns sealed since the start
-    pub sealed_turns: u64,
-    /// one sentence: what survives a power cut
-    pub promise: &'static str,
-    /// what is wrong now, if anything
-    pub error: Option<String>,
-}
-
-/// The database and its connections. Shared by reference; every operation is short and holds no statement after it.
-pub struct Store {}
-
-#[allow(unused_variables, missing_docs)]
 impl Store {
-    // -- life (mod.rs, schema.rs, lock.rs, repair.rs)
-    /// Opens (or makes) the store in `dir`, for `serve`: takes `dir/lock`, migrates, repairs what was running.
-    /// The error is one line with cause and mend (not writable, in use by pid N, newer schema, damaged …).
+    /// Opens (or makes) the store in `dir`, for `serve`: takes `dir/lock`, migrates, repairs what was
+    /// running. The error is one line with cause and mend (not writable, in use by pid N, newer schema,
+    /// damaged …).
     pub fn open(dir: &Path, budget: &'static Budget) -> Result<Store, String> {
-        todo!()
+        Store::open_from(dir, budget, Rung::Wal)
     }
+
+    /// The same, on the journal of `first` or a simpler one.
+    fn open_from(dir: &Path, budget: &'static Budget, first: Rung) -> Result<Store, String> {
+        make_dir(dir)?;
+        let lock = lock::Lock::take(dir)?;
+        let path = dir.join(FILE);
+        let (conn, rung) = prepare_or_replace(&path, budget, first)?;
+        let reader = match rung {
+            Rung::Wal => Some(Mutex::new(Some(
+                conn::another(&path, budget).map_err(|error| open_text(OpenFault::Sql(error), &path))?,
+            ))),
+            _ => None,
+        };
+        let writer = Writer {
+            conn,
+            full: rung == Rung::Truncate,
+            unsynced: None,
+            // What the start wrote, or a killed process left in the log, wants a checkpoint.
+            written: Some(Instant::now()),
+            _lock: lock,
+        };
+        let store = Store {
+            path,
+            budget,
+            rung,
+            writer: Mutex::new(Some(writer)),
+            reader,
+            counts: Counts::default(),
+            trouble: Mutex::new(None),
+            house: Mutex::default(),
+        };
+        store.measure();
+        let counts = store.read(|conn| Ok((tabs::count_in(conn)?, devices::count_in(conn)?)));
+        let (tabs, devices) = counts.map_err(|error| error.to_string())?;
+        METERS.tabs.set(tabs);
+        METERS.devices.set(devices);
+        Ok(store)
+    }
+
+    /// How the store is doing.
     pub fn status(&self) -> StoreStatus {
-        todo!()
+        let (bytes, wal_bytes) = self.measure();
+        StoreStatus {
+            bytes,
+            limit_bytes: self.budget.store_bytes as u64,
+            wal_bytes,
+            journal: self.rung.word(),
+            turn_syncs: self.counts.turn_syncs.load(Relaxed),
+            checkpoint_syncs: self.counts.checkpoint_syncs.load(Relaxed),
+            other_syncs: self.counts.other_syncs.load(Relaxed),
+            sealed_turns: self.counts.sealed_turns.load(Relaxed),
+            promise: self.rung.promise(),
+            error: self.trouble().clone(),
+        }
     }
-    /// Checkpoint and close; no writes after it.
+
+    /// Checkpoint and close; no writes after it. Gives the data directory free.
     pub fn close(&self) {
-        todo!()
-    }
-    /// One round of the housekeeper, called every second by its thread: sizes, checkpoints when idle or when the
-    /// write-ahead log passes `wal_bytes`, sync of turns that run longer than a minute.
-    pub fn housekeep(&self) {
-        todo!()
-    }
-
-    // -- tabs.rs
-    pub fn tabs(&self, archived: bool) -> Stored<Vec<Tab>> {
-        todo!()
-    }
-    pub fn tab(&self, tab: TabNo) -> Stored<Option<Tab>> {
-        todo!()
-    }
-    pub fn create_tab(&self, new: &NewTab) -> Stored<Tab> {
-        todo!()
-    }
-    pub fn change_tab(&self, tab: TabNo, change: &TabChange) -> Stored<Option<Tab>> {
-        todo!()
-    }
-    /// Erases a tab and its rows, a bounded number per transaction.
-    pub fn purge_tab(&self, tab: TabNo) -> Stored<bool> {
-        todo!()
-    }
-
-    // -- log.rs
-    /// Appends rows, whose seqs must go on from the tab's newest (asserted), in one commit without a sync.
-    pub fn append(&self, tab: TabNo, rows: &[Row]) -> Stored<()> {
-        todo!()
-    }
-    pub fn row(&self, tab: TabNo, seq: Seq) -> Stored<Option<Row>> {
-        todo!()
-    }
-    /// Rows after `after` up to and with `upto`, ascending, as many as fit `bytes_max` of data, at least one if any.
-    pub fn rows(&self, tab: TabNo, after: Seq, upto: Seq, bytes_max: usize) -> Stored<Vec<Row>> {
-        todo!()
-    }
-    /// The sizes of a page's rows, ascending: at most `rows_max`, at most `bytes_max`, at least one if any. Reads no data.
-    pub fn page(&self, tab: TabNo, edge: Edge, rows_max: usize, bytes_max: usize) -> Stored<Vec<RowSize>> {
-        todo!()
-    }
-
-    // -- turns.rs
-    pub fn begin_turn(&self, begin: BeginTurn<'_>) -> Stored<TurnNo> {
-        todo!()
-    }
-    pub fn set_turn_status(&self, turn: TurnNo, status: TurnStatus) -> Stored<()> {
-        todo!()
-    }
-    pub fn begin_step(&self, turn: TurnNo, step: &Step) -> Stored<()> {
-        todo!()
-    }
-    pub fn end_step(&self, turn: TurnNo, step: u32, outcome: StepOutcome, usage: &Usage) -> Stored<()> {
-        todo!()
-    }
-    pub fn step(&self, turn: TurnNo, step: u32) -> Stored<Option<Step>> {
-        todo!()
-    }
-    pub fn seal_turn(&self, seal: SealTurn<'_>) -> Stored<Sealed> {
-        todo!()
-    }
-    /// Ascending: the newest `limit` turns with an ordinal below `before`.
-    pub fn turns(&self, tab: TabNo, before: Option<u64>, limit: usize) -> Stored<Vec<Turn>> {
-        todo!()
-    }
-    /// Appends the last row of a call together with the call's state.
-    pub fn append_call(&self, tab: TabNo, row: &Row, call_id: &str, state: CallState) -> Stored<()> {
-        todo!()
-    }
-    /// Whether the tab already has a call of this id.
-    pub fn call_state(&self, tab: TabNo, call_id: &str) -> Stored<Option<CallState>> {
-        todo!()
-    }
-    /// Notes that a call is about to run, before it does.
-    pub fn start_call(&self, tab: TabNo, call_id: &str) -> Stored<()> {
-        todo!()
-    }
-
-    // -- queue.rs
-    pub fn known(&self, tab: TabNo, client_id: &str, text: &str) -> Stored<Known> {
-        todo!()
-    }
-    /// Queues a message and remembers its send.
-    pub fn enqueue(&self, tab: TabNo, client_id: &str, text: &str) -> Stored<MessageNo> {
-        todo!()
-    }
-    pub fn queue(&self, tab: TabNo) -> Stored<Vec<Queued>> {
-        todo!()
-    }
-    pub fn queued_text(&self, tab: TabNo, message: MessageNo) -> Stored<Option<String>> {
-        todo!()
-    }
-    pub fn unqueue(&self, tab: TabNo, message: MessageNo) -> Stored<Option<Queued>> {
-        todo!()
-    }
-    /// Appends rows that are a queued message and takes it out of the queue, in one commit.
-    pub fn append_queued(&self, tab: TabNo, rows: &[Row], message: MessageNo) -> Stored<()> {
-        todo!()
-    }
-
-    // -- settings.rs: frozen prefixes and settings
-    pub fn prefix(&self, tab: TabNo) -> Stored<Option<Prefix>> {
-        todo!()
-    }
-    /// Freezes a tab's prefix, stored once per content.
-    pub fn freeze(&self, tab: TabNo, prefix: &Prefix) -> Stored<()> {
-        todo!()
-    }
-    pub fn setting(&self, key: &str) -> Stored<Option<String>> {
-        todo!()
-    }
-    /// Sets (or with `None` removes) settings in one synced commit.
-    pub fn set_settings(&self, changes: &[(&str, Option<&str>)]) -> Stored<()> {
-        todo!()
-    }
-
-    // -- devices.rs (commits are synced)
-    pub fn add_device(&self, name: &str, token_hash: &[u8; 32]) -> Stored<DeviceNo> {
-        todo!()
-    }
-    pub fn devices(&self) -> Stored<Vec<Device>> {
-        todo!()
-    }
-    /// The device of a token, unless it was unused for 90 days; notes the use at most once an hour, without a sync.
-    pub fn device_of(&self, token_hash: &[u8; 32]) -> Stored<Option<DeviceNo>> {
-        todo!()
-    }
-    pub fn remove_device(&self, device: DeviceNo) -> Stored<bool> {
-        todo!()
+        if let Some(reader) = &self.reader {
+            drop(lock_of(reader).take());
+        }
+        let Some(writer) = self.writer().take() else { return };
+        self.checkpoint_on(&writer.conn);
+        // The last connection empties and removes the write-ahead log by itself.
+        if let Err((_, error)) = writer.conn.close() {
+            ::log::warn!("the database did not close cleanly: {error}");
+        }
     }
 
     /// Local wall time with offset, as `2026-11-30T20:15+01:00` (SQLite knows the zone).
     pub fn local_time(&self) -> Stored<String> {
-        todo!()
+        let at = now() / 1000;
+        self.read(|conn| {
+            let sql = "SELECT strftime('%Y-%m-%dT%H:%M', ?1, 'unixepoch', 'localtime'),
+                CAST(strftime('%s', ?1, 'unixepoch', 'localtime') AS INTEGER) - ?1";
+            let (time, offset): (String, i64) =
+                conn.prepare_cached(sql)?.query_row([at], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let sign = if offset < 0 { '-' } else { '+' };
+            let minutes = offset.abs() / 60;
+            Ok(format!("{time}{sign}{:02}:{:02}", minutes / 60, minutes % 60))
+        })
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Option<Writer>> {
+        lock_of(&self.writer)
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Option<String>> {
+        lock_of(&self.trouble)
+    }
+
+    /// One transaction that writes.
+    fn write<T>(
+        &self,
+        durable: Durable,
+        work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>,
+    ) -> Stored<T> {
+        let done = match self.writer().as_mut() {
+            Some(writer) => writer.commit(self.rung, durable, work),
+            None => return Err(fault::closed()),
+        };
+        match done {
+            Ok(done) => {
+                self.count(durable);
+                *self.trouble() = None;
+                Ok(done)
+            }
+            Err(fault) => Err(self.note(fault)),
+        }
+    }
+
+    /// One or several reads, while nothing else reads.
+    fn read<T>(&self, work: impl FnOnce(&Connection) -> Result<T, Fault>) -> Stored<T> {
+        let done = match &self.reader {
+            Some(reader) => match lock_of(reader).as_ref() {
+                Some(conn) => work(conn),
+                None => return Err(fault::closed()),
+            },
+            None => match self.writer().as_ref() {
+                Some(writer) => work(&writer.conn),
+                None => return Err(fault::closed()),
+            },
+        };
+        done.map_err(|fault| self.note(fault))
+    }
+
+    /// Remembers what is wrong with the database, for the owner to see, until a write succeeds.
+    fn note(&self, fault: Fault) -> StoreError {
+        let trouble = matches!(&fault, Fault::Sql(error) if fault::is_trouble(error));
+        let damage = matches!(&fault, Fault::Sql(error) if fault::is_damage(error));
+        let error = fault.into_error(&self.path);
+        if trouble {
+            let text = error.to_string();
+            let mut known = self.trouble();
+            if known.as_ref() != Some(&text) {
+                ::log::error!("{text}");
+                *known = Some(text);
+            }
+        }
+        if damage {
+            repair::mark_suspect(&self.path);
+        }
+        error
+    }
+
+    fn count(&self, durable: Durable) {
+        let (count, syncs) = match (self.rung, durable) {
+            (Rung::Truncate, Durable::Other) => (&self.counts.other_syncs, ROLLBACK_SYNCS),
+            (Rung::Truncate, _) => (&self.counts.turn_syncs, ROLLBACK_SYNCS),
+            (_, Durable::Later) => return,
+            (_, Durable::Turn) => (&self.counts.turn_syncs, 1),
+            (_, Durable::Other) => (&self.counts.other_syncs, 1),
+        };
+        count.fetch_add(syncs, Relaxed);
+    }
+}
+
+impl Writer {
+    fn commit<T>(
+        &mut self,
+        rung: Rung,
+        durable: Durable,
+        work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let full = rung == Rung::Truncate || durable != Durable::Later;
+        if full != self.full {
+            // Not inside a transaction: there it would do nothing.
+            self.conn.execute_batch(if full {
+                "PRAGMA synchronous=FULL"
+            } else {
+                "PRAGMA synchronous=NORMAL"
+            })?;
+            self.full = full;
+        }
+        let tx = self.conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let done = work(&tx)?;
+        tx.commit()?;
+        let now = Instant::now();
+        self.written = Some(now);
+        self.unsynced = if full { None } else { self.unsynced.or(Some(now)) };
+        Ok(done)
     }
 }
 
@@ -427,4 +293,98 @@ impl Store {
 pub fn now() -> Millis {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |d| d.as_millis() as Millis)
+}
+
+/// SQLite's integers are signed; no count of the store comes near the difference.
+fn int(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// The lock's content; a panic under it left a transaction that was rolled back.
+fn lock_of<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn make_dir(dir: &Path) -> Result<(), String> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| {
+        format!("cannot make the data directory {}: {e}; make it, or give another --data", dir.display())
+    })
+}
+
+/// Makes the file before SQLite does, so that nobody else may read it.
+fn make_file(path: &Path) -> Result<(), String> {
+    let made = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    made.map(drop).map_err(|e| {
+        format!(
+            "cannot write to the database {}: {e}; change its owner, or give another --data",
+            path.display()
+        )
+    })
+}
+
+fn prepare_or_replace(path: &Path, budget: &Budget, first: Rung) -> Result<(Connection, Rung), String> {
+    make_file(path)?;
+    let damage = match repair::still_suspect(path, || prepare(path, budget, first)) {
+        Err(OpenFault::Damaged(error)) => error,
+        done => return done.map_err(|fault| open_text(fault, path)),
+    };
+    let aside = move_aside(path)?;
+    ::log::error!(
+        "the database {} is damaged ({damage}); it was moved to {} and a new one begun",
+        path.display(),
+        aside.display()
+    );
+    make_file(path)?;
+    prepare(path, budget, first).map_err(|fault| open_text(fault, path))
+}
+
+/// The writing connection, migrated and repaired.
+fn prepare(path: &Path, budget: &Budget, first: Rung) -> Result<(Connection, Rung), OpenFault> {
+    let (mut conn, rung) = conn::climb(path, budget, first)?;
+    schema::migrate(&mut conn)?;
+    repair::repair(&mut conn, budget, rung)?;
+    Ok((conn, rung))
+}
+
+/// Renames a damaged database and what belongs to it; tells its new name.
+fn move_aside(path: &Path) -> Result<PathBuf, String> {
+    let stamp = now();
+    let aside = with_suffix(path, &format!(".damaged-{stamp}"));
+    for suffix in ["-wal", "-shm", "-journal", ""] {
+        let (from, to) = (with_suffix(path, suffix), with_suffix(&aside, suffix));
+        match fs::rename(&from, &to) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(format!("the database is damaged and cannot be moved to {}: {e}", to.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(aside)
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn open_text(fault: OpenFault, path: &Path) -> String {
+    let path_text = path.display();
+    match fault {
+        OpenFault::Newer(version) => format!(
+            "the database {path_text} has schema {version}, this siskin knows up to {}; \
+             install the newer siskin, or give another --data",
+            schema::VERSION
+        ),
+        OpenFault::Foreign => {
+            format!("{path_text} is a database of another program; move it away, or give another --data")
+        }
+        OpenFault::NoJournal => {
+            format!("the disk of {path_text} allows no journal of SQLite; give a --data on another disk")
+        }
+        OpenFault::Rule(text) => {
+            format!("the database {path_text} cannot be repaired: {text}; move it away to begin anew")
+        }
+        OpenFault::Damaged(error) | OpenFault::Sql(error) => fault::explain(&error, path).to_string(),
+    }
 }

@@ -1,0 +1,296 @@
+//! What is measured, one function a group.
+
+use crate::http::Http;
+use crate::provider::{DELTA_BYTES, Provider};
+use crate::relay::{Relay, direct};
+use crate::report::{Goal, Report, mib, ms, quantile};
+use crate::server::{Server, Socket};
+use crate::{Oops, Scratch, fill, spawn};
+use serde_json::{Value, json};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const SECOND: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Rows of the long log, and the data folder that it lies in.
+const LONG_ROWS: u64 = 100_000;
+
+/// The program on disk.
+pub fn size(_: &mut Scratch, report: &mut Report) -> Result<(), Oops> {
+    let bytes = std::fs::metadata(env!("CARGO_BIN_EXE_siskin"))?.len();
+    report.add("release binary, stripped", mib(bytes), "MiB", Goal::AtMost(4.0));
+    Ok(())
+}
+
+/// Memory of a server that does nothing, before and after its first turn; what a first message costs.
+pub fn idle(scratch: &mut Scratch, report: &mut Report) -> Result<(), Oops> {
+    let provider = Provider::start()?;
+    provider.say(40, DELTA_BYTES, Duration::from_millis(2));
+    let mut server = Server::start(scratch, "idle", &provider, &[])?;
+    sleep(SECOND);
+    report.add("idle RSS, before a turn", mib(server.rss()?), "MiB", Goal::AtMost(4.0));
+    for (model, wire) in [("openai/scripted", "chat completions"), ("anthropic/scripted", "Messages")] {
+        let tab = server.new_tab(model)?;
+        let mut socket = Socket::open(&server, &tab)?;
+        server.turn(&mut socket, &tab)?;
+        let seen = provider.take_seen();
+        let body = seen.first().ok_or("no request came")?.bytes;
+        if wire == "chat completions" {
+            drop(socket);
+            sleep(SECOND);
+            report.add("idle RSS, after one turn (plain http)", mib(server.rss()?), "MiB", Goal::AtMost(5.0));
+        }
+        let figure = format!("request body for \"hello\" with all tools, {wire}");
+        report.add(&figure, body as f64, "bytes", Goal::AtMost(6000.0));
+    }
+    server.stop()
+}
+
+/// Syncs in a turn's path: what the server counts, and what strace sees, if there is one.
+pub fn fsync(scratch: &mut Scratch, report: &mut Report) -> Result<(), Oops> {
+    const TURNS: u32 = 100;
+    let provider = Provider::start()?;
+    provider.say(20, 2048, Duration::ZERO);
+    let trace = scratch.path.join("syncs");
+    let trace = trace.to_str().ok_or("the temporary folder's name is not UTF-8")?;
+    let strace = ["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=fsync,fdatasync", "-o", trace];
+    let traced = std::process::Command::new("strace").arg("-V").output().is_ok();
+    let mut server = Server::start(scratch, "fsync", &provider, if traced { &strace } else { &[] })?;
+    let tab = server.new_tab("openai/scripted")?;
+    let mut socket = Socket::open(&server, &tab)?;
+    let count = |server: &Server| -> Result<[f64; 4], Oops> {
+        let seen = std::fs::read_to_string(trace).unwrap_or_default().matches("sync(").count();
+        let store = server.status()?;
+        let read = |name: &str| store["store"][name].as_f64().unwrap_or(f64::NAN);
+        Ok([read("turnSyncs"), read("checkpointSyncs"), read("otherSyncs"), seen as f64])
+    };
+    let before = count(&server)?;
+    let started = Instant::now();
+    for _ in 0..TURNS {
+        server.turn(&mut socket, &tab)?;
+    }
+    let took = started.elapsed();
+    let after = count(&server)?;
+    let [turn, checkpoint, other, seen] = std::array::from_fn(|at| after[at] - before[at]);
+    report.add("fsyncs in the path of 100 turns of 40 KiB", turn, "", Goal::Exactly(f64::from(TURNS)));
+    report.add("… of checkpoints meanwhile", checkpoint, "", Goal::None);
+    report.add("… others meanwhile", other, "", Goal::None);
+    if traced {
+        let counted = turn + checkpoint + other;
+        report.add(
+            "… all together, seen by strace (as many as were counted)",
+            seen,
+            "",
+            Goal::Exactly(counted),
+        );
+    }
+    report.add("time per such turn", ms(took) / f64::from(TURNS), "ms", Goal::None);
+    server.stop()
+}
+
+/// Delay per delta, against the provider read directly and against a bare relay, in turns of one run.
+pub fn delay(scratch: &mut Scratch, report: &mut Report) -> Result<(), Oops> {
+    const ROUNDS: usize = 25;
+    const DELTAS: usize = 60;
+    let provider = Provider::start()?;
+    let mut server = Server::start(scratch, "delay", &provider, &[])?;
+    let tab = server.new_tab("openai/scripted")?;
+    let mut socket = Socket::open(&server, &tab)?;
+    let mut relay = Relay::start(provider.addr)?;
+    provider.say(DELTAS, DELTA_BYTES, Duration::from_millis(4));
+    let mut delays: [Vec<Duration>; 3] = Default::default();
+    for round in 0..=ROUNDS {
+        for (way, delays) in delays.iter_mut().enumerate() {
+            provider.take_wrote();
+            let read = match way {
+                0 => direct(provider.addr)?,
+                1 => relay.deltas()?,
+                _ => {
+                    server.send(&tab, "hello")?;
+                    socket.deltas()?
+                }
+            };
+            let wrote = provider.take_wrote();
+            if read.len() != wrote.len() {
+                return Err(format!("{} deltas came, {} were written", read.len(), wrote.len()).into());
+            }
+            // The first round warms up.
+            if round > 0 {
+                delays.extend(read.iter().zip(&wrote).map(|(read, wrote)| read.duration_since(*wrote)));
+            }
+        }
+    }
+    for (share, name) in [(0.5, "p50"), (0.95, "p95"), (0.99, "p99")] {
+        let [floor, relay, siskin] = delays.each_mut().map(|delays| ms(quantile(delays, share)));
+        report.add(&format!("delay per delta, {name}: the provider directly"), floor, "ms", Goal::None);
+        report.add(&format!("delay per delta, {name}: a bare relay"), relay, "ms", Goal::None);
+        let goal = if share == 0.95 { Goal::None } else { Goal::AtMost(relay * 1.3) };
+        report.add(&format!("delay per delta, {name}: siskin"), siskin, "ms", goal);
+    }
+    server.stop()
+}
+
+/// What a long log costs: memory, start, pages, request bodies.
+pub fn long(scratch: &mut Scratch, report: &mut Report) -> Result<(), Oops> {
+    let provider = Provider::start()?;
+    provider.say(4, DELTA_BYTES, Duration::ZERO);
+    let hundred = fill::tab(scratch, "hundred", 100)?;
+    let thousand = fill::tab(scratch, "hundred", 1000)?;
+    let long = long_tab(scratch, report)?;
+    let used_short = walk(scratch, report, "hundred", &hundred, &provider)?;
+    let used_long = walk(scratch, report, "long", &long, &provider)?;
+    let more = (used_long as f64 - used_short as f64) / 1024.0;
+    report.add("RSS after a turn and 20 pages at 100 rows", mib(used_short), "MiB", Goal::None);
+    report.add("RSS after the same at 100 000 rows", mib(used_long), "MiB", Goal::None);
+    report.add("… difference", more, "KiB", Goal::AtMost(256.0));
+    start(scratch, report, &provider)?;
+    pages(scratch, report, &provider, &thousand, &long)
+}
+
+/// Fills the long log, once per run of the bench.
+fn long_tab(scratch: &Scratch, report: &mut Report) -> Result<String, Oops> {
+    let note = scratch.path.join("long.tab");
+    if let Ok(tab) = std::fs::read_to_string(&note) {
+        return Ok(tab);
+    }
+    let started = Instant::now();
+    let tab = fill::tab(scratch, "long", LONG_ROWS)?;
+    let each = ms(started.elapsed()) * 1000.0 / LONG_ROWS as f64;
+    report.add("writing 100 000 rows of 1 KB in 1000 turns, per row", each, "µs", Goal::None);
+    std::fs::write(note, &tab)?;
+    Ok(tab)
+}
+
+/// Opens a tab, pages back, takes a turn; gives the memory afterwards.
+fn walk(
+    scratch: &mut Scratch,
+    report: &mut Report,
+    data: &str,
+    tab: &str,
+    provider: &Provider,
+) -> Result<u64, Oops> {
+    let mut server = Server::start(scratch, data, provider, &[])?;
+    let mut socket = Socket::open(&server, tab)?;
+    page_back(&mut server.http()?, tab, 20)?;
+    provider.take_seen();
+    let started = Instant::now();
+    server.turn(&mut socket, tab)?;
+    let took = started.elapsed();
+    let seen = *provider.take_seen().first().ok_or("no request came")?;
+    if data == "long" {
+        let rate = seen.bytes as f64 / 1e6 / seen.last.duration_since(seen.first).as_secs_f64();
+        report.add("request body of the long log", seen.bytes as f64 / 1e6, "MB", Goal::None);
+        report.add("… streamed from SQLite, first to last byte", rate, "MB/s", Goal::AtLeast(200.0));
+        let whole = seen.bytes as f64 / 1e6 / took.as_secs_f64();
+        report.add("… and with the pass that counts it, whole turn", whole, "MB/s", Goal::None);
+    }
+    drop(socket);
+    sleep(SECOND);
+    let rss = server.rss()?;
+    server.stop()?;
+    Ok(rss)
+}
+
+fn page_back(http: &mut Http, tab: &str, pages: usize) -> Result<(), Oops> {
+    let mut edge = String::new();
+    for _ in 0..pages {
+        let page = http.get(&format!("/api/tabs/{tab}/chunks?limit=50{edge}"))?.json(200)?;
+        match page["oldestSeq"].as_u64() {
+            Some(oldest) if oldest > 1 => edge = format!("&before={oldest}"),
+            _ => edge.clear(),
+        }
+    }
+    Ok(())
+}
+
+fn start(scratch: &mut Scratch, report: &mut Report, provider: &Provider) -> Result<(), Oops> {
+    let mut took = Vec::new();
+    for _ in 0..9 {
+        let server = Server::start(scratch, "long", provider, &[])?;
+        took.push(server.first_answer);
+        server.stop()?;
+    }
+    let median = ms(quantile(&mut took, 0.5));
+    report.add("start to first answer at 100 000 rows, median of 9", median, "ms", Goal::AtMost(20.0));
+    Ok(())
+}
+
+/// The same page near the middle of a short and of a long log, in turns.
+fn pages(
+    scratch: &mut Scratch,
+    report: &mut Report,
+    provider: &Provider,
+    thousand: &str,
+    long: &str,
+) -> Result<(), Oops> {
+    let servers =
+        [Server::start(scratch, "hundred", provider, &[])?, Server::start(scratch, "long", provider, &[])?];
+    let mut http = [servers[0].http()?, servers[1].http()?];
+    let ends = [(thousand, 1000), (long, LONG_ROWS)];
+    let mut took: [Vec<Duration>; 2] = Default::default();
+    for round in 0..400 {
+        for (at, (tab, rows)) in ends.iter().enumerate() {
+            // Other places each time, so that neither side lives off one warm page.
+            let before = rows / 4 + (round * 7919) % (rows / 2);
+            let path = format!("/api/tabs/{tab}/chunks?limit=50&before={before}");
+            let started = Instant::now();
+            let answer = http[at].get(&path)?;
+            took[at].push(started.elapsed());
+            if answer.status != 200 {
+                return Err(format!("a page was answered {}", answer.status).into());
+            }
+        }
+    }
+    let [short, long] = took.each_mut().map(|took| ms(quantile(took, 0.5)));
+    report.add("page of 50 rows anywhere in 1000 rows, p50", short, "ms", Goal::None);
+    report.add("page of 50 rows anywhere in 100 000 rows, p50", long, "ms", Goal::None);
+    report.add("… ratio", long / short, "×", Goal::AtMost(1.2));
+    servers.into_iter().try_for_each(Server::stop)
+}
+
+/// The most memory under what the design promises to bear: 16 sockets, three turns, a dead reader, paging.
+pub fn peak(scratch: &mut Scratch, report: &mut Report) -> Result<(), Oops> {
+    let provider = Provider::start()?;
+    let long = long_tab(scratch, report)?;
+    let mut server = Server::start(scratch, "long", &provider, &[])?;
+    let tabs: Vec<String> = (0..3).map(|_| server.new_tab("openai/scripted")).collect::<Result<_, _>>()?;
+    let mut readers = Vec::new();
+    for at in 0..15 {
+        let tab = &tabs[at % 3];
+        let mut socket = Socket::open(&server, tab)?;
+        let tab = tab.clone();
+        readers.push(spawn("reader", move || socket.until_sealed(&tab))?);
+    }
+    // It said hello and opened a tab, and never reads again.
+    let mut dead = Socket::open(&server, &tabs[0])?;
+    dead.shrink()?;
+    dead.say(&json!({"type": "older", "tab": tabs[0], "limit": 50}))?;
+    server.reset_peak()?;
+    // Three answers of 1.2 MB, about 80 rows each, as fast as a quick provider speaks.
+    provider.say(6000, 200, Duration::from_millis(1));
+    for tab in &tabs {
+        server.send(tab, "hello")?;
+    }
+    let mut http = server.http()?;
+    page_back(&mut http, &long, 400)?;
+    for reader in readers {
+        reader.join().map_err(|_| "a reader panicked")??;
+    }
+    sleep(PAUSE);
+    let status: Value = server.status()?;
+    report.add(
+        "peak RSS: 16 sockets, 3 streaming turns, a dead reader, paging",
+        mib(server.peak_rss()?),
+        "MiB",
+        Goal::AtMost(16.0),
+    );
+    report.add(
+        "… as its own status tells",
+        mib(status["memory"]["peakRss"].as_u64().unwrap_or(0)),
+        "MiB",
+        Goal::None,
+    );
+    drop(dead);
+    server.stop()
+}

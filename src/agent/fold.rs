@@ -1,0 +1,637 @@
+//! From deltas to chunks: the one place where a provider's stream becomes rows.
+//!
+//! A fold takes the deltas of one step. The block that is arriving is the tab's open chunk; when it is full or whole it
+//! is committed, and only then shown as sealed. Rows are contiguous, no row's data is longer than `chunk_bytes`, and the
+//! parts of a block hold every byte of it. At most one chunk of text and one call's arguments are held.
+
+use super::live::{Lives, Open, OpenData};
+use super::provider::{Delta, Fault, Sink};
+use super::split::{Cut, Fences, cut_point, parts};
+use crate::budget::{Budget, METERS};
+use crate::chunk::*;
+use crate::store::{CallState, Store, StoreError, now};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A call that a step asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// unique in the tab
+    pub id: String,
+    /// the tool
+    pub name: String,
+    /// whole JSON text
+    pub arguments: String,
+    /// the arguments are a JSON object
+    pub good: bool,
+}
+
+/// Where a fold writes: the end of one tab's log.
+#[derive(Clone)]
+pub struct Pen {
+    /// the log
+    pub store: Arc<Store>,
+    /// the tabs as clients see them
+    pub lives: Arc<Lives>,
+    /// the limits
+    pub budget: &'static Budget,
+    /// the tab
+    pub tab: TabNo,
+    /// the turn
+    pub turn: TurnNo,
+    /// the step
+    pub step: u32,
+}
+
+impl Pen {
+    /// The seq that the next row will have.
+    pub fn next_seq(&self) -> Seq {
+        self.lives.look(self.tab, |live| live.newest).unwrap_or(0) + 1
+    }
+
+    /// A row of this step.
+    pub fn row(&self, seq: Seq, role: Role, kind: Kind, data: String) -> Row {
+        debug_assert!(data.len() <= self.budget.chunk_bytes, "a row's data keeps to chunk_bytes");
+        Row { seq, turn: self.turn, step: self.step, role, kind, data, opaque: None, created_at: now() }
+    }
+
+    /// Commits rows and shows them.
+    pub fn write(&self, rows: &[Row]) -> Result<(), StoreError> {
+        self.store.append(self.tab, rows)?;
+        self.show(rows);
+        Ok(())
+    }
+
+    /// Shows rows that are committed.
+    pub fn show(&self, rows: &[Row]) {
+        let Some(last) = rows.last() else { return };
+        self.lives.change(self.tab, |live| {
+            live.newest = last.seq;
+            live.open = None;
+        });
+    }
+
+    /// A tool's result as rows, cut into parts.
+    pub fn result_rows(&self, call: &Call, result: &str, last: ToolResult) -> Vec<Row> {
+        let base = ToolResult { call_id: call.id.clone(), name: call.name.clone(), ..last };
+        let room = self.budget.chunk_bytes - json(&ToolResult { part: u32::MAX, ..base.clone() }).len();
+        let texts = parts(result, Cut::Lines, |_| room);
+        let first = self.next_seq();
+        let count = texts.len();
+        texts
+            .into_iter()
+            .enumerate()
+            .map(|(at, text)| {
+                let mut data = ToolResult { result: text.to_owned(), part: at as u32, ..base.clone() };
+                if at + 1 < count {
+                    (data.is_error, data.exit_code, data.ms, data.truncated) = (None, None, None, None);
+                }
+                self.row(first + at as Seq, Role::Tool, Kind::ToolResult, json(&data))
+            })
+            .collect()
+    }
+}
+
+/// The block that is arriving.
+struct Block {
+    kind: Kind,
+    no: u32,
+    part: u32,
+    since: Instant,
+    /// escaped bytes that its open chunk may hold
+    room: usize,
+    /// escaped bytes that its open chunk holds
+    used: usize,
+    /// whether the open chunk is shown; text and thinking wait for their first byte
+    shown: bool,
+    fences: Fences,
+    signature: Option<String>,
+    /// the whole call, when it is one
+    call: Option<Call>,
+}
+
+/// Folds one step's deltas.
+pub struct Fold {
+    pen: Pen,
+    block: Option<Block>,
+    blocks: u32,
+    calls: Vec<Call>,
+    argument_bytes: usize,
+    wrote: bool,
+    last_was_call: bool,
+}
+
+/// What a step's deltas came to.
+#[derive(Debug, Default)]
+pub struct Folded {
+    /// whole calls, in order
+    pub calls: Vec<Call>,
+    /// anything was shown
+    pub shown: bool,
+    /// the last block was a call
+    pub last_was_call: bool,
+}
+
+impl Fold {
+    /// Before the first delta.
+    pub fn new(pen: Pen) -> Fold {
+        Fold {
+            pen,
+            block: None,
+            blocks: 0,
+            calls: Vec::new(),
+            argument_bytes: 0,
+            wrote: false,
+            last_was_call: false,
+        }
+    }
+
+    /// Whether anything was shown: after that a request is not sent again.
+    pub fn shown(&self) -> bool {
+        self.wrote || self.block.as_ref().is_some_and(|block| block.shown)
+    }
+
+    /// The stream is whole: seals what is open.
+    pub fn finish(mut self) -> Result<Folded, StoreError> {
+        self.end_block(false)?;
+        Ok(self.folded())
+    }
+
+    /// The stream broke off or was stopped: seals what is open and marks a call that was arriving as cut.
+    pub fn cut(mut self) -> Result<Folded, StoreError> {
+        self.end_block(true)?;
+        Ok(self.folded())
+    }
+
+    fn folded(self) -> Folded {
+        Folded { calls: self.calls, shown: self.wrote, last_was_call: self.last_was_call }
+    }
+
+    fn begin(&mut self, kind: Kind, call: Option<Call>) -> &mut Block {
+        let no = self.blocks;
+        self.blocks += 1;
+        self.block.insert(Block {
+            kind,
+            no,
+            part: 0,
+            since: Instant::now(),
+            room: 0,
+            used: 0,
+            shown: false,
+            fences: Fences::default(),
+            signature: None,
+            call,
+        })
+    }
+
+    fn append(&mut self, kind: Kind, text: &str) -> Result<(), StoreError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        if self.block.as_ref().is_none_or(|block| block.kind != kind) {
+            self.end_block(false)?;
+            self.begin(kind, None);
+        }
+        let mut rest = text;
+        loop {
+            self.ensure_open();
+            let Some(block) = &mut self.block else { return Ok(()) };
+            let fit = escaped_fit(rest, block.room - block.used);
+            let (now, later) = rest.split_at(fit);
+            block.used += escaped_len(now);
+            self.pen.lives.change(self.pen.tab, |live| {
+                if let Some(open) = &mut live.open {
+                    open.text_mut().push_str(now);
+                }
+            });
+            if later.is_empty() {
+                return Ok(());
+            }
+            self.seal_full()?;
+            rest = later;
+        }
+    }
+
+    /// Shows the block's chunk if it is not shown yet.
+    fn ensure_open(&mut self) {
+        let Some(block) = &mut self.block else { return };
+        if !block.shown {
+            block.shown = true;
+            open_part(&self.pen, block, String::new());
+        }
+    }
+
+    /// Seals the open chunk, which is full, and goes on in the next part.
+    fn seal_full(&mut self) -> Result<(), StoreError> {
+        let Some(block) = &mut self.block else { return Ok(()) };
+        let Some(mut open) = self.pen.lives.look(self.pen.tab, |live| live.open.clone()).flatten() else {
+            return Ok(());
+        };
+        let cut = match block.kind {
+            Kind::Text => Cut::Markdown,
+            Kind::Thinking => Cut::Lines,
+            _ => Cut::Anywhere,
+        };
+        let at = cut_point(open.text(), cut, &block.fences);
+        let tail = open.text_mut().split_off(at);
+        if block.kind == Kind::Text {
+            block.fences.read(open.text());
+        }
+        let row = sealed(&open);
+        self.pen.store.append(self.pen.tab, std::slice::from_ref(&row))?;
+        self.wrote = true;
+        block.part += 1;
+        open_part(&self.pen, block, tail);
+        Ok(())
+    }
+
+    /// Seals the last part of the block that is arriving, if there is one.
+    fn end_block(&mut self, cut: bool) -> Result<(), StoreError> {
+        let Some(mut block) = self.block.take() else { return Ok(()) };
+        if !block.shown {
+            // A block without text is no chunk, unless the provider wants it back.
+            let Some(signature) = block.signature else { return Ok(()) };
+            let data = Thinking { block: block.no, ms: Some(millis(block.since)), ..Default::default() };
+            return self.write_opaque(data, signature);
+        }
+        let open = self.pen.lives.look(self.pen.tab, |live| live.open.clone()).flatten();
+        let Some(mut open) = open else { return Ok(()) };
+        if let OpenData::Thinking(data) = &mut open.data {
+            data.ms = Some(millis(block.since));
+        }
+        self.wrote = true;
+        self.last_was_call = block.call.is_some();
+        match block.call.take() {
+            Some(call) => self.end_call(open, call, cut),
+            None => {
+                let mut row = sealed(&open);
+                row.opaque = block.signature.map(String::into_bytes);
+                self.pen.write(&[row])
+            }
+        }
+    }
+
+    fn end_call(&mut self, mut open: Open, mut call: Call, cut: bool) -> Result<(), StoreError> {
+        let state = if cut {
+            CallState::Cut
+        } else {
+            if call.arguments.trim().is_empty() {
+                call.arguments = "{}".to_owned();
+                *open.text_mut() = "{}".to_owned();
+            }
+            call.good = is_object(&call.arguments);
+            if call.good { CallState::Good } else { CallState::Bad }
+        };
+        if let OpenData::Call(data) = &mut open.data {
+            data.cut = cut;
+        }
+        let row = sealed(&open);
+        self.pen.store.append_call(self.pen.tab, &row, &call.id, state)?;
+        self.pen.show(std::slice::from_ref(&row));
+        if !cut {
+            self.calls.push(call);
+        }
+        Ok(())
+    }
+
+    fn write_opaque(&mut self, data: Thinking, opaque: String) -> Result<(), StoreError> {
+        let seq = self.pen.next_seq();
+        let mut row = self.pen.row(seq, Role::Assistant, Kind::Thinking, json(&data));
+        row.opaque = Some(opaque.into_bytes());
+        self.pen.write(&[row])?;
+        self.wrote = true;
+        self.last_was_call = false;
+        Ok(())
+    }
+
+    fn begin_call(&mut self, id: &str, name: &str) -> Result<(), Fault> {
+        self.end_block(false)?;
+        if self.calls.len() >= self.pen.budget.calls {
+            return Err(Fault::TooBig(format!(
+                "the model asked for more than {} tool calls at once (budget calls)",
+                self.pen.budget.calls
+            )));
+        }
+        let call =
+            Call { id: self.call_id(id)?, name: tool_name(name), arguments: String::new(), good: false };
+        self.begin(Kind::ToolCall, Some(call));
+        self.ensure_open();
+        Ok(())
+    }
+
+    /// The provider's id if it is safe and new in this tab, else one of Siskin's own.
+    fn call_id(&self, id: &str) -> Result<String, StoreError> {
+        let free = |id: &str| {
+            let here = self.calls.iter().any(|call| call.id == id);
+            Ok::<bool, StoreError>(!here && self.pen.store.call_state(self.pen.tab, id)?.is_none())
+        };
+        if is_safe(id) && free(id)? {
+            return Ok(id.to_owned());
+        }
+        // Nine letters and digits, which the strictest chat templates want; the seq makes it unique.
+        let mut n = self.pen.next_seq();
+        loop {
+            let own = format!("c{n:08}");
+            if free(&own)? {
+                return Ok(own);
+            }
+            n += 1;
+        }
+    }
+
+    fn arguments(&mut self, text: &str) -> Result<(), Fault> {
+        let limit = self.pen.budget.arguments_bytes;
+        let Some(call) = self.block.as_mut().and_then(|block| block.call.as_mut()) else { return Ok(()) };
+        self.argument_bytes += text.len();
+        METERS.arguments_bytes.set(self.argument_bytes);
+        if self.argument_bytes > limit {
+            return Err(Fault::TooBig(format!(
+                "the arguments of the tool calls are longer than {} KiB (budget arguments_bytes)",
+                limit / 1024
+            )));
+        }
+        call.arguments.push_str(text);
+        Ok(self.append(Kind::ToolCall, text)?)
+    }
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Fault {
+        Fault::Store(error)
+    }
+}
+
+impl Sink for Fold {
+    fn delta(&mut self, delta: Delta<'_>) -> Result<(), Fault> {
+        match delta {
+            Delta::Text(text) => self.append(Kind::Text, text)?,
+            Delta::Thinking(text) => self.append(Kind::Thinking, text)?,
+            Delta::Signature(signature) => {
+                if self.block.as_ref().is_none_or(|block| block.kind != Kind::Thinking) {
+                    self.end_block(false)?;
+                    self.begin(Kind::Thinking, None);
+                }
+                if let Some(block) = &mut self.block {
+                    block.signature = Some(signature.to_owned());
+                }
+            }
+            Delta::Redacted(data) => {
+                self.end_block(false)?;
+                let block = self.blocks;
+                self.blocks += 1;
+                self.write_opaque(Thinking { block, redacted: true, ..Default::default() }, data.to_owned())?;
+            }
+            Delta::Call { id, name } => self.begin_call(id, name)?,
+            Delta::Arguments(text) => self.arguments(text)?,
+            Delta::BlockEnd => self.end_block(false)?,
+        }
+        Ok(())
+    }
+}
+
+/// Opens the block's next part as the tab's open chunk, with `text` in it, and shows the part before as sealed.
+fn open_part(pen: &Pen, block: &mut Block, text: String) {
+    let (no, part) = (block.no, block.part);
+    let data = match block.kind {
+        Kind::Thinking => OpenData::Thinking(Thinking { text, block: no, part, ..Default::default() }),
+        Kind::ToolCall => {
+            let (call_id, name) =
+                block.call.as_ref().map(|c| (c.id.clone(), c.name.clone())).unwrap_or_default();
+            OpenData::Call(ToolCall { call_id, name, arguments: text, block: no, part, cut: false })
+        }
+        _ => OpenData::Text(AssistantText { text, block: no, part, md: block.fences.md() }),
+    };
+    let (turn, step) = (pen.turn, pen.step);
+    let mut open = Open { seq: 0, turn, step, version: 0, created_at: now(), data };
+    block.used = escaped_len(open.text());
+    // What sealing may add: a thinking's duration, a call's mark.
+    const SEAL_ADDS: usize = 32;
+    block.room = pen.budget.chunk_bytes - (open.row().data.len() - block.used) - SEAL_ADDS;
+    pen.lives.change(pen.tab, |live| {
+        if let Some(before) = live.open.take() {
+            live.newest = before.seq;
+        }
+        open.seq = live.newest + 1;
+        live.open = Some(open);
+    });
+}
+
+fn sealed(open: &Open) -> Row {
+    Row { created_at: now(), ..open.row() }
+}
+
+fn millis(since: Instant) -> u64 {
+    since.elapsed().as_millis() as u64
+}
+
+/// Whether an id can be sent to every provider.
+fn is_safe(id: &str) -> bool {
+    (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+/// The model's name for a tool, in the characters that every provider takes back.
+fn tool_name(name: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' };
+    let name: String = name.trim().chars().take(64).map(safe).collect();
+    if name.is_empty() { "unnamed".to_owned() } else { name }
+}
+
+/// Whether `text` is exactly one JSON object; nothing of it is kept.
+fn is_object(text: &str) -> bool {
+    text.trim_start().starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::live::Live;
+    use crate::store::{BeginTurn, NewTab};
+    use proptest::prelude::*;
+
+    static SMALL: Budget = Budget { chunk_bytes: 4096, arguments_bytes: 64 * 1024, ..Budget::ROUTER };
+
+    struct Desk {
+        pen: Pen,
+        _dir: crate::testing::Dir,
+    }
+
+    fn desk() -> Desk {
+        let dir = crate::testing::Dir::new("fold");
+        let store = Arc::new(Store::open(dir.path(), &SMALL).unwrap());
+        let tab = store.create_tab(&NewTab { workdir: "/".into(), ..Default::default() }).unwrap().no;
+        let data = json(&UserText { text: "hello".into(), client_id: "a".into(), ..Default::default() });
+        let mut rows = [Row {
+            seq: 1,
+            turn: TurnNo(0),
+            step: 1,
+            role: Role::User,
+            kind: Kind::Text,
+            data,
+            opaque: None,
+            created_at: now(),
+        }];
+        let begin =
+            BeginTurn { tab, rows: &mut rows, consumed: &[], sent: None, status: TurnStatus::Running };
+        let turn = store.begin_turn(begin).unwrap();
+        let lives = Arc::new(Lives::new());
+        lives.set(tab, Some(Live { newest: 1, turn: Some(turn), open: None, status: TabStatus::Running }));
+        Desk { pen: Pen { store, lives, budget: &SMALL, tab, turn, step: 1 }, _dir: dir }
+    }
+
+    fn rows(pen: &Pen) -> Vec<Row> {
+        (2..pen.next_seq()).map(|seq| pen.store.row(pen.tab, seq).unwrap().unwrap()).collect()
+    }
+
+    /// The text of each block in order: its kind and its parts joined.
+    fn blocks(rows: &[Row]) -> Vec<(Kind, String)> {
+        let mut blocks: Vec<(Kind, String)> = Vec::new();
+        for row in rows {
+            let data: serde_json::Value = serde_json::from_str(&row.data).unwrap();
+            let field = if row.kind == Kind::ToolCall { "arguments" } else { "text" };
+            let text = data[field].as_str().unwrap().to_owned();
+            if data.get("part").is_some() {
+                blocks.last_mut().unwrap().1.push_str(&text);
+            } else {
+                blocks.push((row.kind, text));
+            }
+        }
+        blocks
+    }
+
+    #[derive(Clone, Debug)]
+    enum Said {
+        Text(String),
+        Thinking(String),
+        Call(String),
+        Arguments(String),
+        Signature,
+        Redacted,
+        End,
+    }
+
+    fn said() -> impl Strategy<Value = Said> {
+        let text = "([a-z`é👍\u{1}\" ]{0,60}\n{0,2}){0,40}";
+        prop_oneof![
+            4 => text.prop_map(Said::Text),
+            2 => text.prop_map(Said::Thinking),
+            1 => "[a-z.]{0,3}".prop_map(Said::Call),
+            2 => text.prop_map(Said::Arguments),
+            1 => Just(Said::Signature),
+            1 => Just(Said::Redacted),
+            1 => Just(Said::End),
+        ]
+    }
+
+    fn tell(fold: &mut Fold, said: &Said) -> Result<(), Fault> {
+        fold.delta(match said {
+            Said::Text(text) => Delta::Text(text),
+            Said::Thinking(text) => Delta::Thinking(text),
+            Said::Call(id) => Delta::Call { id, name: "list_files" },
+            Said::Arguments(text) => Delta::Arguments(text),
+            Said::Signature => Delta::Signature("c2ln"),
+            Said::Redacted => Delta::Redacted("cmVk"),
+            Said::End => Delta::BlockEnd,
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn any_deltas_fold_to_contiguous_bounded_rows_that_keep_every_byte(
+            stream in prop::collection::vec(said(), 0..24), cut in any::<bool>()
+        ) {
+            let desk = desk();
+            let mut fold = Fold::new(desk.pen.clone());
+            for said in &stream {
+                tell(&mut fold, said).unwrap();
+            }
+            let folded = if cut { fold.cut() } else { fold.finish() }.unwrap();
+            let rows = rows(&desk.pen);
+            prop_assert_eq!(desk.pen.lives.look(desk.pen.tab, |live| live.open.clone()).flatten(), None);
+            prop_assert_eq!(folded.shown, !rows.is_empty());
+            let mut heard = String::new();
+            let mut in_call = false;
+            for said in &stream {
+                match said {
+                    Said::Text(text) | Said::Thinking(text) => {
+                        heard.push_str(text);
+                        in_call &= text.is_empty();
+                    }
+                    Said::Arguments(text) if in_call => heard.push_str(text),
+                    Said::Arguments(_) => {}
+                    Said::Call(_) => in_call = true,
+                    _ => in_call = false,
+                }
+            }
+            let written: String = blocks(&rows).into_iter().map(|(_, text)| text).filter(|t| t != "{}").collect();
+            prop_assert_eq!(written.replace(char::is_whitespace, ""), heard.replace(char::is_whitespace, ""));
+            for (row, seq) in rows.iter().zip(2..) {
+                prop_assert_eq!(row.seq, seq);
+                prop_assert!(row.data.len() <= SMALL.chunk_bytes);
+            }
+            let mut ids: Vec<&str> = folded.calls.iter().map(|call| call.id.as_str()).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            prop_assert_eq!(ids.len(), folded.calls.len());
+        }
+    }
+
+    #[test]
+    fn a_call_without_arguments_has_an_empty_object() {
+        let desk = desk();
+        let mut fold = Fold::new(desk.pen.clone());
+        fold.delta(Delta::Call { id: "x.1", name: "system.info" }).unwrap();
+        fold.delta(Delta::Arguments("")).unwrap();
+        let folded = fold.finish().unwrap();
+        let call = &folded.calls[0];
+        assert_eq!((call.arguments.as_str(), call.good), ("{}", true));
+        assert_eq!((call.id.as_str(), call.name.as_str()), ("c00000002", "system_info"));
+        assert!(rows(&desk.pen)[0].data.contains(r#""arguments":"{}""#));
+    }
+
+    #[test]
+    fn the_same_id_twice_is_made_unique() {
+        let desk = desk();
+        for _ in 0..2 {
+            let mut fold = Fold::new(desk.pen.clone());
+            fold.delta(Delta::Call { id: "call_0", name: "a" }).unwrap();
+            fold.finish().unwrap();
+        }
+        let rows = rows(&desk.pen);
+        assert!(rows[0].data.contains("call_0"));
+        assert!(!rows[1].data.contains("call_0"));
+    }
+
+    #[test]
+    fn a_cut_call_is_marked_and_not_among_the_calls() {
+        let desk = desk();
+        let mut fold = Fold::new(desk.pen.clone());
+        fold.delta(Delta::Call { id: "a", name: "read_file" }).unwrap();
+        fold.delta(Delta::Arguments(r#"{"path":"#)).unwrap();
+        let folded = fold.cut().unwrap();
+        assert!(folded.calls.is_empty());
+        assert!(rows(&desk.pen)[0].data.ends_with(r#""cut":true}"#));
+        assert_eq!(desk.pen.store.call_state(desk.pen.tab, "a").unwrap(), Some(CallState::Cut));
+    }
+
+    #[test]
+    fn an_empty_signed_thinking_is_one_whole_row() {
+        let desk = desk();
+        let mut fold = Fold::new(desk.pen.clone());
+        fold.delta(Delta::Signature("c2ln")).unwrap();
+        fold.delta(Delta::Text("hi")).unwrap();
+        fold.finish().unwrap();
+        let rows = rows(&desk.pen);
+        assert_eq!(rows[0].opaque.as_deref(), Some(&b"c2ln"[..]));
+        assert_eq!(blocks(&rows), [(Kind::Thinking, String::new()), (Kind::Text, "hi".to_owned())]);
+    }
+
+    #[test]
+    fn arguments_beyond_their_budget_end_the_stream() {
+        let desk = desk();
+        let mut fold = Fold::new(desk.pen.clone());
+        fold.delta(Delta::Call { id: "a", name: "b" }).unwrap();
+        let long = "x".repeat(SMALL.arguments_bytes + 1);
+        assert!(matches!(fold.delta(Delta::Arguments(&long)), Err(Fault::TooBig(_))));
+    }
+}

@@ -1,0 +1,444 @@
+//! One HTTP request to a provider, and what went wrong with it in words that say what to do.
+//!
+//! The body is streamed from a reader with a known length; the answer is read through a small buffer. Connections are
+//! not kept: between two steps of a turn a tool runs for who knows how long, and an idle TLS session costs 50 KiB.
+//! Read first: [`super::dial`] for how every wait ends with a stop.
+
+use super::Fault;
+use super::dial::{self, Halt, Patience, Times};
+use crate::agent::stop::Stop;
+use crate::chunk::{Usage, shorten};
+use crate::config::{ApiKind, Provider};
+use serde::Deserialize;
+use std::borrow::Cow;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use ureq::SendBody;
+use ureq::http::{HeaderMap, Response, StatusCode};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+
+/// Of an answer that is an error at most so much is read.
+pub const ERROR_BYTES_MAX: usize = 8 * 1024;
+/// Of an error that is no JSON at most so much is shown.
+const SHOWN_BYTES_MAX: usize = 500;
+const CONNECT_TIME: Duration = Duration::from_secs(15);
+const SEND_TIME: Duration = Duration::from_secs(30);
+/// 2026-11-30: no clock that is right shows an earlier time.
+const WRITTEN_AT: Duration = Duration::from_secs(1_795_996_800);
+
+/// A request that is about to be made.
+pub struct Request<'a> {
+    /// whole URL
+    pub url: String,
+    /// the body and its length; without one it is a GET
+    pub body: Option<(&'a mut dyn Read, u64)>,
+    /// longest wait for the first event and between events
+    pub times: Times,
+}
+
+/// An answer whose body is still to be read.
+pub struct Reply {
+    /// status and head
+    pub status: StatusCode,
+    /// head
+    pub headers: HeaderMap,
+    /// body; an error of it is to be shown by [`broken`]
+    pub body: ureq::BodyReader<'static>,
+    /// the deadlines of its reads
+    pub patience: Arc<Patience>,
+}
+
+/// The times that a provider's config gives.
+pub fn times(provider: &Provider) -> Times {
+    Times {
+        connect: CONNECT_TIME,
+        send: SEND_TIME,
+        first_event: Duration::from_secs(provider.first_event_s.max(1)),
+        idle: Duration::from_secs(provider.idle_s.max(1)),
+    }
+}
+
+/// Makes a request and waits for the answer's head.
+pub fn open(provider: &Provider, request: Request<'_>, stop: &Stop) -> Result<Reply, Fault> {
+    if stop.is_raised() {
+        return Err(Fault::Stopped);
+    }
+    let patience = Patience::new(stop, request.times).map_err(|error| no_descriptor(&error))?;
+    let agent = dial::agent(config(provider)?, &patience);
+    let result = match request.body {
+        Some((body, length)) => {
+            let call = keyed(agent.post(&request.url), provider)
+                .header("content-type", "application/json")
+                .header("content-length", length.to_string());
+            call.send(SendBody::from_reader(body))
+        }
+        None => keyed(agent.get(&request.url), provider).call(),
+    };
+    let response: Response<ureq::Body> = match result {
+        Ok(response) => response,
+        Err(error) => return Err(unreachable(provider, &error, patience.halt())),
+    };
+    let (head, body) = response.into_parts();
+    if let Some(id) = head.headers.get("request-id").or(head.headers.get("x-request-id")) {
+        log::debug!("{}: request id {id:?}", provider.name);
+    }
+    Ok(Reply { status: head.status, headers: head.headers, body: body.into_reader(), patience })
+}
+
+fn keyed<Any>(call: ureq::RequestBuilder<Any>, provider: &Provider) -> ureq::RequestBuilder<Any> {
+    let key = provider.api_key.as_deref();
+    match provider.kind {
+        ApiKind::Anthropic => {
+            let call = call.header("anthropic-version", "2023-06-01");
+            match key {
+                Some(key) => call.header("x-api-key", key),
+                None => call,
+            }
+        }
+        _ => match key {
+            Some(key) => call.header("authorization", format!("Bearer {key}")),
+            None => call,
+        },
+    }
+}
+
+fn config(provider: &Provider) -> Result<ureq::config::Config, Fault> {
+    let refused = |message: String| refusal(None, message, false, None);
+    let mut roots = RootCerts::WebPki;
+    if let Some(path) = &provider.ca_file {
+        let pem = std::fs::read(path).map_err(|error| {
+            refused(format!(
+                "ca_file {} of provider {} cannot be read: {error}",
+                path.display(),
+                provider.name
+            ))
+        })?;
+        let certificates = parse_pem(&pem).filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        });
+        let certificates: Vec<_> = certificates.collect();
+        if certificates.is_empty() {
+            return Err(refused(format!(
+                "ca_file {} of provider {} holds no PEM certificate",
+                path.display(),
+                provider.name
+            )));
+        }
+        roots = RootCerts::new_with_certs(&certificates);
+    }
+    let proxy = match provider.proxy.as_str() {
+        "" => None,
+        url => match ureq::Proxy::new(url) {
+            Ok(proxy) if !url.starts_with("socks") => Some(proxy),
+            _ => {
+                return Err(refused(format!(
+                    "proxy of provider {} must be an http:// or https:// URL",
+                    provider.name
+                )));
+            }
+        },
+    };
+    Ok(ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .proxy(proxy)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .user_agent(concat!("siskin/", env!("CARGO_PKG_VERSION")))
+        .accept("text/event-stream, application/json")
+        .accept_encoding("identity")
+        .max_idle_connections(0)
+        .max_idle_connections_per_host(0)
+        .input_buffer_size(dial::IN_BYTES)
+        .output_buffer_size(dial::OUT_BYTES)
+        .tls_config(TlsConfig::builder().root_certs(roots).build())
+        .build())
+}
+
+fn no_descriptor(error: &io::Error) -> Fault {
+    refusal(None, format!("no descriptor is left for a connection to the provider: {error}"), true, None)
+}
+
+/// A [`Fault::Refusal`].
+pub fn refusal(status: Option<u16>, message: String, retryable: bool, retry_after_ms: Option<u64>) -> Fault {
+    Fault::Refusal { status, message, retryable, retry_after_ms }
+}
+
+/// Why there is no answer at all: one sentence with the cause and the mend.
+fn unreachable(provider: &Provider, error: &ureq::Error, halt: Option<Halt>) -> Fault {
+    let name = &provider.name;
+    let url = &provider.base_url;
+    if let Some(halt) = halt.filter(|halt| *halt != Halt::Connect) {
+        return halted(provider, halt, None);
+    }
+    let (message, retryable) = match error {
+        _ if halt.is_some() => (
+            format!(
+                "no connection to provider {name} at {url} within {} s: check the address, the network and the firewall",
+                CONNECT_TIME.as_secs()
+            ),
+            true,
+        ),
+        ureq::Error::HostNotFound => (
+            format!(
+                "the name of provider {name} was not found ({url}): check base_url and this device's DNS"
+            ),
+            true,
+        ),
+        ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => (
+            format!("provider {name} refused the connection at {url}: is it running, and is the port right?"),
+            true,
+        ),
+        ureq::Error::Io(error)
+            if matches!(error.kind(), io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable) =>
+        {
+            (format!("no route to provider {name} at {url}: check this device's network"), true)
+        }
+        ureq::Error::Rustls(error) => (tls(provider, &error.to_string()), false),
+        ureq::Error::Tls(text) => (tls(provider, text), false),
+        ureq::Error::Io(error) => match tls_cause(error) {
+            Some(text) => (tls(provider, &text), false),
+            None => (format!("the connection to provider {name} at {url} broke off: {error}"), true),
+        },
+        ureq::Error::BadUri(text) => (format!("base_url of provider {name} is not usable: {text}"), false),
+        ureq::Error::ConnectProxyFailed(text) => {
+            (format!("the proxy of provider {name} did not connect: {text}"), true)
+        }
+        ureq::Error::LargeResponseHeader(..) => {
+            (format!("the head of provider {name}'s answer is longer than {} bytes", dial::IN_BYTES), false)
+        }
+        error => (format!("provider {name} at {url} did not answer as HTTP: {error}"), true),
+    };
+    refusal(None, message, retryable, None)
+}
+
+/// What TLS says; rustls gives its own errors as "invalid data".
+fn tls_cause(error: &io::Error) -> Option<String> {
+    let inner = error.get_ref()?;
+    (inner.is::<ureq::Error>() || error.kind() == io::ErrorKind::InvalidData).then(|| inner.to_string())
+}
+
+fn tls(provider: &Provider, text: &str) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mend = if now < WRITTEN_AT {
+        "this device's clock is wrong (it is before this program was written), which is the likely cause: set the clock"
+    } else {
+        "check base_url, ca_file and this device's clock"
+    };
+    format!("no secure connection to provider {}: {text}; {mend}", provider.name)
+}
+
+/// A wait that was given up, as a fault: of the whole request, or of a stream that had begun (`usage` is told then).
+fn halted(provider: &Provider, halt: Halt, usage: Option<Usage>) -> Fault {
+    let name = &provider.name;
+    let message = match halt {
+        Halt::Stopped => return Fault::Stopped,
+        Halt::Connect => format!("no connection to provider {name} in time"),
+        Halt::Send => {
+            format!("provider {name} took nothing of the request for {} s", SEND_TIME.as_secs())
+        }
+        Halt::FirstEvent => format!(
+            "provider {name} sent nothing for {} s: a slow model may need a larger first_event_s",
+            provider.first_event_s
+        ),
+        Halt::Idle => format!(
+            "provider {name} fell silent in the middle of its answer (idle_s is {} s)",
+            provider.idle_s
+        ),
+        Halt::Lookups => "too many name lookups hang: check this device's DNS".to_owned(),
+    };
+    match usage {
+        Some(usage) => Fault::Cut { message, usage },
+        // To wait the whole first_event_s again and again helps nobody.
+        None => refusal(None, message, halt != Halt::FirstEvent, None),
+    }
+}
+
+/// A body that broke off, before anything of it was shown (`None`) or after.
+pub fn broken(provider: &Provider, error: &io::Error, halt: Option<Halt>, usage: Option<Usage>) -> Fault {
+    if let Some(halt) = halt {
+        return halted(provider, halt, usage);
+    }
+    let message = format!("the connection to provider {} broke off: {error}", provider.name);
+    match usage {
+        Some(usage) => Fault::Cut { message, usage },
+        None => refusal(None, message, true, None),
+    }
+}
+
+/// An answer with another status than 200, as a fault.
+pub fn failed(provider: &Provider, mut reply: Reply) -> Fault {
+    let mut text = Vec::new();
+    // What can be read of an error is enough; that the rest failed adds nothing.
+    let read = (&mut reply.body).take(ERROR_BYTES_MAX as u64).read_to_end(&mut text);
+    if reply.patience.halt() == Some(Halt::Stopped) {
+        return Fault::Stopped;
+    }
+    if let Err(error) = read {
+        log::debug!("{}: the error's text broke off: {error}", provider.name);
+    }
+    let error = ErrorText::read(&String::from_utf8_lossy(&text));
+    explain(provider, reply.status.as_u16(), &reply.headers, &error)
+}
+
+/// What an error status means for the owner, and whether to try again.
+pub fn explain(provider: &Provider, status: u16, headers: &HeaderMap, error: &ErrorText) -> Fault {
+    let name = &provider.name;
+    let said = if error.message.is_empty() { String::new() } else { format!(": {}", error.message) };
+    let spent = error.quota_is_spent() || status == 402;
+    let message = match status {
+        401 | 403 => {
+            format!("provider {name} refused the key ({status}){said}; check {}", key_place(provider))
+        }
+        404 => format!(
+            "provider {name} does not know this model or URL (404){said}; check the model's name and base_url"
+        ),
+        _ if spent => format!("the quota or credit of provider {name} is spent ({status}){said}"),
+        413 => format!("the request is too large for provider {name} (413){said}"),
+        429 => format!("provider {name} asks to slow down (429){said}"),
+        300..=399 => {
+            let to = headers.get("location").map(|to| String::from_utf8_lossy(to.as_bytes()).into_owned());
+            format!(
+                "provider {name} redirects ({status}) to {}; set base_url to where it really is",
+                shorten(&to.unwrap_or_default(), 200)
+            )
+        }
+        _ => format!("provider {name} answered {status}{said}"),
+    };
+    let told = headers.get("x-should-retry").map(|told| told.as_bytes() == b"true");
+    let retryable = !spent && told.unwrap_or(matches!(status, 408 | 409 | 425 | 429 | 500..=599));
+    refusal(Some(status), message, retryable, retry_after_ms(headers))
+}
+
+fn key_place(provider: &Provider) -> String {
+    let variable = match provider.kind {
+        ApiKind::Anthropic => "ANTHROPIC_API_KEY",
+        _ => "OPENAI_API_KEY",
+    };
+    let missing = if provider.api_key.is_none() { " (no key is configured)" } else { "" };
+    format!("the file in api_key_file of provider {} or the variable {variable}{missing}", provider.name)
+}
+
+fn retry_after_ms(headers: &HeaderMap) -> Option<u64> {
+    let text = |name| headers.get(name).and_then(|value: &ureq::http::HeaderValue| value.to_str().ok());
+    if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.trim().parse::<f64>().ok()) {
+        return (ms >= 0.0).then_some(ms as u64);
+    }
+    let after = text("retry-after")?.trim();
+    if let Ok(seconds) = after.parse::<f64>() {
+        return (seconds >= 0.0).then_some((seconds * 1000.0) as u64);
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
+    Some(http_date(after)?.saturating_sub(now).saturating_mul(1000))
+}
+
+/// Unix seconds of `Sun, 06 Nov 1994 08:49:37 GMT`; the two obsolete forms are not read.
+fn http_date(text: &str) -> Option<u64> {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let mut words = text.split_once(", ")?.1.split(' ');
+    let day: i64 = words.next()?.parse().ok().filter(|day| (1..=31).contains(day))?;
+    let name = words.next()?;
+    let month = MONTHS.iter().position(|month| *month == name)? as i64 + 1;
+    let year: i64 = words.next()?.parse().ok().filter(|year| (1970..10_000).contains(year))?;
+    let mut clock = words.next()?.split(':').map(|part| part.parse::<u64>().ok());
+    let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
+    // Days from civil, counted from March so that the leap day is a year's last.
+    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = y * 365 + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
+    Some(u64::try_from(days).ok()? * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
+/// What a provider's error says, whichever way it says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ErrorText {
+    /// for the owner; at most 500 bytes
+    pub message: String,
+    /// `type` and `code`, joined by a space
+    pub kind: String,
+    /// a numeric code between 400 and 599
+    pub status: Option<u16>,
+}
+
+impl ErrorText {
+    /// From a body, or from the value of `error` in a stream: `{"error":{…}}`, `{"error":"…"}`, `{"detail":…}`,
+    /// `{"message":…}`, a plain string, HTML, anything.
+    pub fn read(text: &str) -> ErrorText {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Shape<'a> {
+            #[serde(borrow)]
+            error: Option<&'a serde_json::value::RawValue>,
+            #[serde(borrow)]
+            message: Option<&'a serde_json::value::RawValue>,
+            #[serde(borrow)]
+            detail: Option<&'a serde_json::value::RawValue>,
+            #[serde(borrow)]
+            details: Option<&'a serde_json::value::RawValue>,
+            #[serde(borrow, rename = "type")]
+            kind: Option<&'a serde_json::value::RawValue>,
+            #[serde(borrow)]
+            code: Option<&'a serde_json::value::RawValue>,
+            #[serde(borrow)]
+            error_code: Option<&'a serde_json::value::RawValue>,
+        }
+        let text = text.trim();
+        if let Ok(plain) = serde_json::from_str::<Cow<'_, str>>(text) {
+            return ErrorText { message: clean(&plain), ..ErrorText::default() };
+        }
+        let Ok(shape) = serde_json::from_str::<Shape<'_>>(text) else {
+            return ErrorText { message: clean(text), ..ErrorText::default() };
+        };
+        if let Some(inner) = shape.error.filter(|inner| inner.get() != "null") {
+            let mut error = ErrorText::read(inner.get());
+            if error.message.is_empty() {
+                error.message = clean(inner.get());
+            }
+            return error;
+        }
+        let word = |raw: Option<&serde_json::value::RawValue>| {
+            let raw = raw.map_or("", |raw| raw.get());
+            let text = serde_json::from_str::<String>(raw).unwrap_or_else(|_| raw.to_owned());
+            if text == "null" { String::new() } else { text }
+        };
+        let message = [shape.message, shape.detail].map(word);
+        let [said, detail] = message;
+        let code = word(shape.code);
+        let kind = [word(shape.kind), code.clone(), word(shape.error_code), {
+            let details = word(shape.details);
+            if details.is_empty() { details } else { ErrorText::read(&details).kind }
+        }];
+        ErrorText {
+            message: clean(if said.is_empty() { &detail } else { &said }),
+            kind: shorten(&kind.join(" "), 200).trim().to_owned(),
+            status: code.parse().ok().filter(|code| (400..600).contains(code)),
+        }
+    }
+
+    /// Trying again would cost money or time and change nothing.
+    pub fn quota_is_spent(&self) -> bool {
+        const KINDS: [&str; 4] =
+            ["insufficient_quota", "enforced_spend_limit_reached", "billing_error", "billing_hard_limit"];
+        const TEXTS: [&str; 3] = ["credit balance", "exceeded your current quota", "insufficient credits"];
+        let text = self.message.to_ascii_lowercase();
+        KINDS.iter().any(|kind| self.kind.contains(kind)) || TEXTS.iter().any(|part| text.contains(part))
+    }
+
+    /// Whether an error inside a stream is worth another try.
+    pub fn passes(&self) -> bool {
+        const KINDS: [&str; 7] =
+            ["overloaded", "rate_limit", "api_error", "server_error", "timeout", "unavailable", "internal"];
+        let by_status = self.status.is_some_and(|status| matches!(status, 408 | 429 | 500..=599));
+        !self.quota_is_spent()
+            && self.status != Some(402)
+            && (by_status || KINDS.iter().any(|kind| self.kind.contains(kind)))
+    }
+}
+
+/// One line without control characters, cut at a character.
+fn clean(text: &str) -> String {
+    let text = shorten(text.trim(), SHOWN_BYTES_MAX);
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    line.trim().trim_end_matches('.').to_owned()
+}

@@ -1,0 +1,241 @@
+//! The chat completions' form of a request, in a fixed order of keys.
+//!
+//! A step's texts come before its calls, whatever their order in the log: they share one message. Owner's texts in a row
+//! are one message, joined by a blank line, since strict templates refuse two users in a row.
+
+use super::Spec;
+use super::history::{Item, Pass};
+use super::out::{Out, quoted};
+use crate::store::Prefix;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::fmt::Write;
+
+/// The fields besides model, prefix and messages; some servers refuse some of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fields {
+    /// ask for usage at the stream's end
+    pub stream_options: bool,
+    /// tell the most tokens of an answer
+    pub max_tokens: bool,
+    /// under the name that the vendor's reasoning models want
+    pub max_completion_tokens: bool,
+    /// tell how hard to think
+    pub effort: bool,
+    /// tell the tools
+    pub tools: bool,
+    /// send the reasoning back with calls
+    pub replay_reasoning: bool,
+}
+
+/// A tool of the frozen prefix.
+#[derive(Deserialize)]
+pub struct Tool<'a> {
+    /// JSON string
+    #[serde(borrow)]
+    pub name: &'a RawValue,
+    /// JSON string
+    #[serde(borrow)]
+    pub description: &'a RawValue,
+    /// JSON schema
+    #[serde(borrow)]
+    pub parameters: &'a RawValue,
+}
+
+/// The tools of a frozen prefix, in its order.
+pub fn tools(prefix: &Prefix) -> Vec<Tool<'_>> {
+    serde_json::from_str(&prefix.tools).unwrap_or_else(|error| {
+        if !prefix.tools.is_empty() {
+            log::warn!("the frozen tools cannot be read and are left out: {error}");
+        }
+        Vec::new()
+    })
+}
+
+/// Everything before the first message, the system prompt's message included.
+pub fn head(spec: &Spec<'_>, fields: &Fields) -> String {
+    let mut head = format!(r#"{{"model":{},"stream":true"#, quoted(spec.model));
+    if fields.stream_options {
+        head.push_str(r#","stream_options":{"include_usage":true}"#);
+    }
+    if fields.max_tokens && spec.max_tokens > 0 {
+        let name = if fields.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" };
+        let _ = write!(head, r#","{name}":{}"#, spec.max_tokens);
+    }
+    if let Some(effort) = spec.effort.filter(|_| fields.effort) {
+        let _ = write!(head, r#","reasoning_effort":{}"#, quoted(effort));
+    }
+    let tools = if fields.tools { tools(spec.prefix) } else { Vec::new() };
+    for (at, tool) in tools.iter().enumerate() {
+        head.push_str(if at == 0 { r#","tools":["# } else { "," });
+        let (name, description, schema) = (tool.name.get(), tool.description.get(), tool.parameters.get());
+        let _ = write!(
+            head,
+            r#"{{"type":"function","function":{{"name":{name},"description":{description},"parameters":{schema}}}}}"#
+        );
+    }
+    if !tools.is_empty() {
+        head.push(']');
+    }
+    head.push_str(r#","messages":["#);
+    if !spec.prefix.system.is_empty() {
+        let _ = write!(head, r#"{{"role":"system","content":{}}}"#, quoted(&spec.prefix.system));
+    }
+    head
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Nothing,
+    /// inside the owner's text
+    User,
+    /// inside the model's text
+    Content,
+    /// inside the reasoning
+    Reasoning,
+    /// inside a call's arguments
+    Arguments {
+        any: bool,
+    },
+    /// inside a result's text
+    Result,
+}
+
+/// Messages, one after the other.
+pub struct Writer {
+    open: Open,
+    any: bool,
+    replay_reasoning: bool,
+}
+
+impl Writer {
+    /// A writer; `system`: a message stands before the first.
+    pub fn new(replay_reasoning: bool, system: bool) -> Writer {
+        Writer { open: Open::Nothing, any: system, replay_reasoning }
+    }
+
+    /// The order of a step's rows.
+    pub fn passes(&self) -> &'static [Pass] {
+        match self.replay_reasoning {
+            true => &[Pass::Texts, Pass::Reasoning, Pass::Calls],
+            false => &[Pass::Texts, Pass::Calls],
+        }
+    }
+
+    fn close(&mut self, out: &mut Out) {
+        match std::mem::replace(&mut self.open, Open::Nothing) {
+            Open::Nothing => return,
+            Open::Arguments { any } => out.raw(if any { r#""}}]}"# } else { r#"{}"}}]}"# }),
+            Open::User | Open::Content | Open::Reasoning | Open::Result => {
+                // Before the quote: what is joined to a text later goes on from here.
+                out.block();
+                out.raw("\"}");
+                return;
+            }
+        }
+        out.block();
+    }
+
+    fn begin(&mut self, open: Open, message: &str, out: &mut Out) {
+        self.close(out);
+        if std::mem::replace(&mut self.any, true) {
+            out.raw(",");
+        }
+        out.raw(message);
+        self.open = open;
+    }
+
+    /// Writes a part of a message.
+    pub fn item(&mut self, item: &Item<'_>, out: &mut Out) {
+        match *item {
+            Item::User { new, time, text } => {
+                if new && self.open == Open::User {
+                    out.block();
+                    out.escaped("\n\n");
+                } else if new {
+                    self.begin(Open::User, r#"{"role":"user","content":""#, out);
+                }
+                if let Some(time) = time.filter(|_| new) {
+                    out.escaped(&format!("[{time}]\n"));
+                }
+                out.escaped(text);
+            }
+            Item::Text { new, text } => {
+                if new && self.open == Open::Content {
+                    out.block();
+                    out.escaped("\n\n");
+                } else if new {
+                    self.begin(Open::Content, r#"{"role":"assistant","content":""#, out);
+                }
+                out.escaped(text);
+            }
+            Item::Thinking { new, text, .. } => {
+                if self.open == Open::Reasoning {
+                    if new {
+                        out.escaped("\n\n");
+                    }
+                } else {
+                    self.beside_content(out);
+                    out.raw(r#","reasoning_content":""#);
+                    self.open = Open::Reasoning;
+                }
+                out.escaped(text);
+            }
+            Item::Redacted { .. } => {}
+            Item::Call { new, id, name, arguments } => {
+                if new {
+                    self.begin_call(id, name, out);
+                }
+                if !arguments.is_empty() {
+                    out.escaped(arguments);
+                    self.open = Open::Arguments { any: true };
+                }
+            }
+            Item::Result { new, id, text, .. } => {
+                if new {
+                    let message = format!(r#"{{"role":"tool","tool_call_id":{},"content":""#, quoted(id));
+                    self.begin(Open::Result, &message, out);
+                }
+                out.escaped(text);
+            }
+        }
+    }
+
+    /// Ends the content (there is always one) of the assistant's message, and stays in the message.
+    fn beside_content(&mut self, out: &mut Out) {
+        if self.open != Open::Content {
+            self.begin(Open::Content, r#"{"role":"assistant","content":""#, out);
+        }
+        out.block();
+        out.raw("\"");
+    }
+
+    fn begin_call(&mut self, id: &str, name: &str, out: &mut Out) {
+        match self.open {
+            Open::Arguments { any } => {
+                out.raw(if any { r#""}}"# } else { r#"{}"}}"# });
+                out.block();
+                out.raw(",");
+            }
+            Open::Reasoning => {
+                out.block();
+                out.raw(r#"","tool_calls":["#);
+            }
+            _ => {
+                self.beside_content(out);
+                out.raw(r#","tool_calls":["#);
+            }
+        }
+        out.raw(&format!(
+            r#"{{"id":{},"type":"function","function":{{"name":{},"arguments":""#,
+            quoted(id),
+            quoted(name)
+        ));
+        self.open = Open::Arguments { any: false };
+    }
+
+    /// Closes the last message.
+    pub fn end(&mut self, out: &mut Out) {
+        self.close(out);
+    }
+}

@@ -1,0 +1,158 @@
+//! Where the wire's bytes go: kept for the socket, or counted and hashed.
+
+use sha2::{Digest, Sha256};
+
+/// Bytes on their way; see the module's text.
+pub struct Out {
+    bytes: Vec<u8>,
+    /// of what was cleared away
+    cleared: u64,
+    hash: Option<Sha256>,
+    /// the hash as it was at the end of the last block
+    at_block: Option<Sha256>,
+    blocks: u32,
+}
+
+impl Out {
+    /// Counts and hashes, and keeps nothing but the piece at hand.
+    pub fn counting() -> Out {
+        let hash = Sha256::new();
+        Out { bytes: Vec::new(), cleared: 0, at_block: Some(hash.clone()), hash: Some(hash), blocks: 0 }
+    }
+
+    /// Keeps bytes until they are cleared, without hashing them.
+    pub fn keeping() -> Out {
+        Out { bytes: Vec::new(), cleared: 0, hash: None, at_block: None, blocks: 0 }
+    }
+
+    /// Bytes as they are.
+    pub fn raw(&mut self, text: &str) {
+        self.hash_only(text.as_bytes());
+        self.bytes.extend_from_slice(text.as_bytes());
+        self.spill();
+    }
+
+    /// Bytes that are part of the body but not of its hash.
+    pub fn mark(&mut self, text: &str) {
+        self.bytes.extend_from_slice(text.as_bytes());
+    }
+
+    /// Text as the inside of a JSON string; pieces one after the other are the same as the whole.
+    pub fn escaped(&mut self, text: &str) {
+        let start = self.bytes.len();
+        escape(text, &mut self.bytes);
+        if let Some(hash) = &mut self.hash {
+            hash.update(self.bytes.split_at(start).1);
+        }
+        self.spill();
+    }
+
+    /// Hashes what is not part of the messages.
+    pub fn hash_only(&mut self, bytes: &[u8]) {
+        if let Some(hash) = &mut self.hash {
+            hash.update(bytes);
+        }
+    }
+
+    /// A content block is whole.
+    pub fn block(&mut self) {
+        self.blocks += 1;
+        if self.hash.is_some() {
+            self.at_block.clone_from(&self.hash);
+        }
+    }
+
+    fn spill(&mut self) {
+        if self.hash.is_some() {
+            self.clear();
+        }
+    }
+
+    /// Forgets the bytes that were taken.
+    pub fn clear(&mut self) {
+        self.cleared += self.bytes.len() as u64;
+        self.bytes.clear();
+    }
+
+    /// The bytes since the last clearing.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// All bytes so far.
+    pub fn total(&self) -> u64 {
+        self.cleared + self.bytes.len() as u64
+    }
+
+    /// Content blocks so far.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// The first 16 bytes of the hash up to the last block, in hex.
+    pub fn hash(&self) -> String {
+        let Some(hash) = &self.at_block else { return String::new() };
+        hash.clone().finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// Escapes as serde_json does.
+fn escape(text: &str, into: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    into.reserve(text.len());
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest.iter().position(|byte| matches!(byte, 0..=0x1f | b'"' | b'\\')) {
+        let (plain, tail) = rest.split_at(at);
+        into.extend_from_slice(plain);
+        let byte = tail[0];
+        match byte {
+            b'"' | b'\\' => into.extend_from_slice(&[b'\\', byte]),
+            b'\n' => into.extend_from_slice(b"\\n"),
+            b'\r' => into.extend_from_slice(b"\\r"),
+            b'\t' => into.extend_from_slice(b"\\t"),
+            0x08 => into.extend_from_slice(b"\\b"),
+            0x0c => into.extend_from_slice(b"\\f"),
+            _ => {
+                into.extend_from_slice(b"\\u00");
+                into.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+            }
+        }
+        rest = tail.split_at(1).1;
+    }
+    into.extend_from_slice(rest);
+}
+
+/// `text` as a JSON string with its quotes.
+pub fn quoted(text: &str) -> String {
+    let mut bytes = vec![b'"'];
+    escape(text, &mut bytes);
+    bytes.push(b'"');
+    String::from_utf8(bytes).expect("escaping inserts ASCII between whole characters")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn quoted_is_what_serde_writes(text in any::<String>()) {
+            prop_assert_eq!(quoted(&text), serde_json::to_string(&text).unwrap());
+        }
+
+        #[test]
+        fn both_kinds_count_the_same(pieces in proptest::collection::vec(any::<String>(), 0..8)) {
+            let (mut a, mut b) = (Out::counting(), Out::keeping());
+            for piece in &pieces {
+                for out in [&mut a, &mut b] {
+                    out.escaped(piece);
+                    out.mark("m");
+                    out.raw(piece);
+                }
+            }
+            prop_assert_eq!(a.total(), b.total());
+            prop_assert_eq!(b.total(), b.bytes().len() as u64);
+        }
+    }
+}

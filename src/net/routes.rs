@@ -1,0 +1,720 @@
+//! The HTTP routes under `/api`, as protocol.md lists them.
+
+use super::conn::Request;
+use super::head::percent_decode;
+use super::respond::{Fault, Reply};
+use super::{Shared, json, settings, status};
+use crate::agent::{Refusal, TabView, tab_json};
+use crate::chunk::{DeviceNo, MessageNo, Seq, TabNo, TurnNo, Usage, shorten};
+use crate::store::{Edge, NewTab, Sent, Store, StoreError, TabChange, Turn};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::sync::Arc;
+
+/// Largest body of a request that only holds names and small values.
+const SMALL_BODY: usize = 8 * 1024;
+/// Largest body of a pairing: it needs no token, so it gets no more.
+const PAIR_BODY: usize = 1024;
+/// Longest title, model and effort, so that a tab fits a note.
+const NAME_MAX: usize = 512;
+/// Longest working directory.
+const PATH_MAX: usize = 2048;
+/// Text of one page of a result.
+const RESULT_PAGE: usize = 16 * 1024;
+
+/// Answers a request below `/api`, or `/healthz`.
+pub fn answer(shared: &Arc<Shared>, request: &mut Request<'_>) -> Result<Reply, Fault> {
+    let parts = split_path(request.head.path)?;
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    match parts.as_slice() {
+        ["healthz"] => {
+            only(request.method, "GET, HEAD")?;
+            Ok(Reply {
+                status: 200,
+                fields: vec![("Content-Type", "text/plain".into()), ("Cache-Control", "no-store".into())],
+                body: super::respond::Body::Static(b"ok"),
+            })
+        }
+        ["api", "pair"] => {
+            only(request.method, "POST")?;
+            pair(shared, request)
+        }
+        ["api", rest @ ..] => {
+            let device = request.device(shared)?;
+            let query = Query::parse(request.head.query)?;
+            match rest {
+                ["tabs", tab, rest @ ..] => of_tab(shared, request, &query, tab_no(tab)?, rest),
+                _ => of_server(shared, request, &query, device, rest),
+            }
+        }
+        _ => Err(unknown()),
+    }
+}
+
+fn of_server(
+    shared: &Arc<Shared>,
+    request: &mut Request<'_>,
+    query: &Query,
+    device: DeviceNo,
+    parts: &[&str],
+) -> Result<Reply, Fault> {
+    let method = request.method;
+    match (parts, method) {
+        (["pair", "code"], "POST") => new_code(shared, request.host),
+        (["devices"], "GET") => devices(&shared.store, device),
+        (["devices", id], "DELETE") => remove_device(shared, id),
+        (["status"], "GET") => Ok(Reply::json(200, status::json(shared))),
+        (["tabs"], "GET") => tabs(shared, query),
+        (["tabs"], "POST") => create_tab(shared, request),
+        (["models"], "GET") => Ok(models(shared)),
+        (["settings"], "GET") => Ok(Reply::json(200, settings::whole(shared)?)),
+        (["settings"], "PUT") => change_settings(shared, request),
+        (["approvals"], "GET") => Ok(Reply::json(200, r#"{"approvals":[]}"#.into())),
+        (["approvals", _], "POST") => Err(Fault::not_found("there is no such approval")),
+        (["pair", "code"] | ["approvals", _], _) => Err(wrong_method("POST")),
+        (["devices"] | ["status"] | ["models"] | ["approvals"], _) => Err(wrong_method("GET, HEAD")),
+        (["devices", _], _) => Err(wrong_method("DELETE")),
+        (["tabs"], _) => Err(wrong_method("GET, HEAD, POST")),
+        (["settings"], _) => Err(wrong_method("GET, HEAD, PUT")),
+        _ => Err(unknown()),
+    }
+}
+
+fn of_tab(
+    shared: &Arc<Shared>,
+    request: &mut Request<'_>,
+    query: &Query,
+    tab: TabNo,
+    parts: &[&str],
+) -> Result<Reply, Fault> {
+    let agent = &shared.agent;
+    match (parts, request.method) {
+        ([], "PATCH") => change_tab(shared, request, tab),
+        ([], "DELETE") => {
+            agent.remove_tab(tab, query.flag("purge")?).map_err(|e| refused(shared, e))?;
+            Ok(Reply::empty())
+        }
+        (["chunks"], "GET") => chunks(shared, query, tab),
+        (["turns"], "GET") => turns(shared, query, tab),
+        (["results", seq], "GET") => result(shared, query, tab, seq),
+        (["messages"], "POST") => send(shared, request, tab),
+        (["queue", "send"], "POST") => {
+            agent.send_queue(tab).map_err(|e| refused(shared, e))?;
+            Ok(Reply::json(202, "{}".into()))
+        }
+        (["queue", message], "DELETE") => {
+            let message: MessageNo =
+                message.parse().map_err(|_| Fault::not_found("there is no such message"))?;
+            agent.cancel_queued(tab, message).map_err(|e| refused(shared, e))?;
+            Ok(Reply::empty())
+        }
+        (["stop"], "POST") => {
+            agent.stop(tab).map_err(|e| refused(shared, e))?;
+            Ok(Reply::json(202, "{}".into()))
+        }
+        ([], _) => Err(wrong_method("PATCH, DELETE")),
+        (["chunks"] | ["turns"] | ["results", _], _) => Err(wrong_method("GET, HEAD")),
+        (["messages"] | ["queue", "send"] | ["stop"], _) => Err(wrong_method("POST")),
+        (["queue", _], _) => Err(wrong_method("DELETE")),
+        _ => Err(unknown()),
+    }
+}
+
+// -- pairing and devices
+
+fn pair(shared: &Shared, request: &mut Request<'_>) -> Result<Reply, Fault> {
+    #[derive(Deserialize)]
+    struct In {
+        code: String,
+        name: Option<String>,
+    }
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Out {
+        token: String,
+        device_id: DeviceNo,
+    }
+    let body: In = request.upload.json(PAIR_BODY)?;
+    let name: String = body.name.unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
+    let name = shorten(name.trim(), 64);
+    let name = if name.is_empty() { "device" } else { name };
+    let (token, device_id) =
+        shared.access.pair(request.peer, &body.code, name, &shared.store).map_err(|e| named(shared, e))?;
+    log::info!("a device was paired: {device_id}");
+    Ok(Reply::json(201, crate::chunk::json(&Out { token, device_id })))
+}
+
+fn new_code(shared: &Shared, host: &str) -> Result<Reply, Fault> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Out {
+        code: String,
+        url: String,
+        expires_at: i64,
+    }
+    let code = shared
+        .access
+        .new_code()
+        .ok_or_else(|| Fault::new(500, "internal", "the system gives no random numbers; see the log"))?;
+    let url = format!("http://{host}/#pair={}", code.text);
+    Ok(Reply::json(201, crate::chunk::json(&Out { url, code: code.text, expires_at: code.expires_at })))
+}
+
+fn devices(store: &Store, current: DeviceNo) -> Result<Reply, Fault> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Out<'a> {
+        id: DeviceNo,
+        name: &'a str,
+        created_at: i64,
+        last_seen_at: i64,
+        current: bool,
+    }
+    let devices = store.devices().map_err(store_fault)?;
+    Ok(Reply::stream(json::list("devices", devices, move |device| {
+        crate::chunk::json(&Out {
+            id: device.no,
+            name: &device.name,
+            created_at: device.created_at,
+            last_seen_at: device.last_seen_at,
+            current: device.no == current,
+        })
+    })))
+}
+
+fn remove_device(shared: &Shared, id: &str) -> Result<Reply, Fault> {
+    let none = || Fault::not_found("there is no such device");
+    let device: DeviceNo = id.parse().map_err(|_| none())?;
+    if !shared.store.remove_device(device).map_err(store_fault)? {
+        return Err(none());
+    }
+    shared.registry.revoke(device);
+    log::info!("a device was removed: {device}");
+    Ok(Reply::empty())
+}
+
+// -- tabs
+
+fn tabs(shared: &Shared, query: &Query) -> Result<Reply, Fault> {
+    let tabs = shared.agent.tabs(query.flag("archived")?).map_err(|e| refused(shared, e))?;
+    Ok(Reply::stream(json::list("tabs", tabs, tab_json)))
+}
+
+#[derive(Deserialize)]
+struct TabIn {
+    title: Option<String>,
+    model: Option<String>,
+    #[serde(default, deserialize_with = "json::nullable")]
+    effort: Option<Option<String>>,
+    workdir: Option<String>,
+    position: Option<i64>,
+    archived: Option<bool>,
+}
+
+impl TabIn {
+    fn check(&self) -> Result<(), Fault> {
+        let effort = self.effort.as_ref().and_then(Option::as_ref);
+        let names = [("title", self.title.as_ref()), ("model", self.model.as_ref()), ("effort", effort)];
+        for (name, value) in names {
+            bounded(name, value, NAME_MAX)?;
+        }
+        bounded("workdir", self.workdir.as_ref(), PATH_MAX)
+    }
+}
+
+fn bounded(name: &str, value: Option<&String>, most: usize) -> Result<(), Fault> {
+    match value {
+        Some(text) if text.len() > most => Err(Fault::bad(format!("{name} must be at most {most} bytes"))),
+        Some(text) if text.contains('\0') => Err(Fault::bad(format!("{name} must not hold a NUL"))),
+        _ => Ok(()),
+    }
+}
+
+fn create_tab(shared: &Shared, request: &mut Request<'_>) -> Result<Reply, Fault> {
+    let body: TabIn = request.upload.json_or_empty(SMALL_BODY)?;
+    body.check()?;
+    let new = NewTab {
+        title: body.title.unwrap_or_default(),
+        model: body.model.unwrap_or_default(),
+        effort: body.effort.flatten(),
+        workdir: body.workdir.unwrap_or_default(),
+    };
+    let view = shared.agent.create_tab(new).map_err(|e| refused(shared, e))?;
+    Ok(tab_reply(201, &view))
+}
+
+fn change_tab(shared: &Shared, request: &mut Request<'_>, tab: TabNo) -> Result<Reply, Fault> {
+    let body: TabIn = request.upload.json_or_empty(SMALL_BODY)?;
+    body.check()?;
+    let change = TabChange {
+        title: body.title,
+        model: body.model,
+        effort: body.effort,
+        workdir: body.workdir,
+        position: body.position,
+        archived: body.archived,
+    };
+    let view = shared.agent.change_tab(tab, change).map_err(|e| refused(shared, e))?;
+    Ok(tab_reply(200, &view))
+}
+
+fn tab_reply(status: u16, view: &TabView) -> Reply {
+    Reply::json(status, tab_json(view))
+}
+
+fn known_tab(shared: &Shared, tab: TabNo) -> Result<Seq, Fault> {
+    let tab = shared.store.tab(tab).map_err(store_fault)?;
+    tab.map(|tab| tab.total).ok_or_else(|| Fault::not_found("there is no such tab"))
+}
+
+// -- the log
+
+fn chunks(shared: &Shared, query: &Query, tab: TabNo) -> Result<Reply, Fault> {
+    let limit = query.number("limit", 1, shared.config.budget.page_rows as u64)?.unwrap_or(50);
+    let before = query.number("before", 1, i64::MAX as u64)?;
+    let after = query.number("after", 1, i64::MAX as u64)?;
+    let edge = match (before, after) {
+        (Some(_), Some(_)) => return Err(Fault::bad("before and after exclude each other")),
+        (Some(before), None) => Edge::Before(before as Seq),
+        (None, Some(after)) => Edge::After(after as Seq),
+        (None, None) => Edge::Tail,
+    };
+    let total = known_tab(shared, tab)?;
+    let budget = shared.config.budget;
+    let page = shared.store.page(tab, edge, limit as usize, budget.page_bytes).map_err(store_fault)?;
+    let number = |seq: Option<Seq>| seq.map_or("null".to_owned(), |seq| seq.to_string());
+    let (oldest, newest) = (page.first().map(|row| row.seq), page.last().map(|row| row.seq));
+    // A row may be younger than the total that was read before it.
+    let total = total.max(newest.unwrap_or(0));
+    let end = format!(r#"],"total":{total},"oldestSeq":{},"newestSeq":{}}}"#, number(oldest), number(newest));
+    let rows =
+        Rows { store: shared.store.clone(), tab, sent: oldest.unwrap_or(1) - 1, upto: newest.unwrap_or(0) };
+    Ok(Reply::stream(rows.into_json(budget.row_buffer_bytes, end)))
+}
+
+/// Rows on their way out, a batch at a time.
+struct Rows {
+    store: Arc<Store>,
+    tab: TabNo,
+    sent: Seq,
+    upto: Seq,
+}
+
+impl Rows {
+    fn into_json(mut self, batch: usize, end: String) -> impl io::Read {
+        let mut start = "{\"chunks\":[";
+        json::Pieces::new(move |out| {
+            out.push_str(std::mem::take(&mut start));
+            if self.sent >= self.upto {
+                out.push_str(&end);
+                return Ok(false);
+            }
+            let first = out.len() > 1;
+            let rows = self.store.rows(self.tab, self.sent, self.upto, batch).map_err(broken)?;
+            for (at, row) in rows.iter().enumerate() {
+                if !first || at > 0 {
+                    out.push(',');
+                }
+                row.write_json(out);
+                self.sent = row.seq;
+            }
+            if rows.is_empty() { Err(io::Error::other("the tab was erased meanwhile")) } else { Ok(true) }
+        })
+    }
+}
+
+fn broken(e: StoreError) -> io::Error {
+    io::Error::other(format!("the log cannot be read: {e:?}"))
+}
+
+fn turns(shared: &Shared, query: &Query, tab: TabNo) -> Result<Reply, Fault> {
+    let limit = query.number("limit", 1, shared.config.budget.page_rows as u64)?.unwrap_or(50);
+    let before = query.number("before", 1, i64::MAX as u64)?;
+    known_tab(shared, tab)?;
+    // Turn by turn: one may have hundreds of steps. Ordinals have no gaps.
+    let store = shared.store.clone();
+    let newest = store.turns(tab, before, 1).map_err(store_fault)?.last().map_or(0, |turn| turn.ordinal);
+    let ordinals: Vec<u64> = (newest.saturating_sub(limit) + 1..=newest).collect();
+    let render = move |ordinal: &u64| {
+        let turn =
+            store.turns(tab, Some(ordinal + 1), 1).ok().and_then(|turns| turns.into_iter().next_back());
+        turn.map_or_else(|| "null".to_owned(), |turn| turn_json(&turn))
+    };
+    Ok(Reply::stream(json::list("turns", ordinals, render)))
+}
+
+fn turn_json(turn: &Turn) -> String {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Out<'a> {
+        turn_id: TurnNo,
+        ordinal: u64,
+        first_seq: Seq,
+        last_seq: Seq,
+        status: crate::chunk::TurnStatus,
+        stop_reason: Option<crate::chunk::StopReason>,
+        started_at: i64,
+        sealed_at: Option<i64>,
+        steps: Vec<StepOut<'a>>,
+    }
+    #[derive(Serialize)]
+    struct StepOut<'a> {
+        model: &'a str,
+        usage: Usage,
+        prefix: Prefix<'a>,
+    }
+    #[derive(Serialize)]
+    struct Prefix<'a> {
+        blocks: u32,
+        hash: &'a str,
+    }
+    let steps = turn.steps.iter().map(|step| StepOut {
+        model: &step.model,
+        usage: step.usage,
+        prefix: Prefix { blocks: step.prefix_blocks, hash: &step.prefix_hash },
+    });
+    crate::chunk::json(&Out {
+        turn_id: turn.turn,
+        ordinal: turn.ordinal,
+        first_seq: turn.first_seq,
+        last_seq: turn.last_seq,
+        status: turn.status,
+        stop_reason: turn.stop,
+        started_at: turn.started_at,
+        sealed_at: turn.sealed_at,
+        steps: steps.collect(),
+    })
+}
+
+/// A page of a result, joined over its parts, which stand one behind the other in the log.
+fn result(shared: &Shared, query: &Query, tab: TabNo, seq: &str) -> Result<Reply, Fault> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Out<'a> {
+        text: &'a str,
+        offset: usize,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        next_offset: Option<usize>,
+        bytes: usize,
+    }
+    let none = || Fault::not_found("there is no result whose last part is this row");
+    let seq: Seq = digits(seq).ok_or_else(none)? as Seq;
+    let offset = query.number("offset", 0, i64::MAX as u64)?.unwrap_or(0) as usize;
+    known_tab(shared, tab)?;
+    let last = result_part(shared, tab, seq)?.filter(|part| part.is_error.is_some()).ok_or_else(none)?;
+    let first = seq - Seq::from(last.part);
+    let mut page = Page::new(offset);
+    for at in first..seq {
+        let part =
+            result_part(shared, tab, at)?.filter(|part| part.call_id == last.call_id).ok_or_else(none)?;
+        page.take(&part.result);
+    }
+    page.take(&last.result);
+    if offset > page.bytes {
+        return Err(Fault::bad(format!("offset must be 0 to {}", page.bytes)));
+    }
+    let next = page.start + page.text.len();
+    let next_offset = (next < page.bytes).then_some(next);
+    let out = Out { text: &page.text, offset: page.start, next_offset, bytes: page.bytes };
+    Ok(Reply::json(200, crate::chunk::json(&out)))
+}
+
+fn result_part(shared: &Shared, tab: TabNo, seq: Seq) -> Result<Option<crate::chunk::ToolResult>, Fault> {
+    let row = shared.store.row(tab, seq).map_err(store_fault)?;
+    let row = row.filter(|row| row.kind == crate::chunk::Kind::ToolResult);
+    let parsed = row.map(|row| serde_json::from_str(&row.data)).transpose();
+    parsed.map_err(|e| Fault::new(500, "internal", format!("row {seq} is damaged: {e}")))
+}
+
+/// Cuts a page out of text that comes in parts.
+struct Page {
+    offset: usize,
+    start: usize,
+    text: String,
+    bytes: usize,
+    full: bool,
+}
+
+impl Page {
+    fn new(offset: usize) -> Page {
+        Page { offset, start: offset, text: String::new(), bytes: 0, full: false }
+    }
+
+    fn take(&mut self, part: &str) {
+        let begin = self.bytes;
+        self.bytes += part.len();
+        if self.full || self.bytes <= self.offset {
+            return;
+        }
+        let from = crate::chunk::floor_boundary(part, self.offset.saturating_sub(begin));
+        if self.text.is_empty() {
+            self.start = begin + from;
+        }
+        let rest = part.split_at(from).1;
+        let fits = shorten(rest, RESULT_PAGE - self.text.len());
+        self.text.push_str(fits);
+        self.full = fits.len() < rest.len();
+    }
+}
+
+// -- messages
+
+fn send(shared: &Arc<Shared>, request: &mut Request<'_>, tab: TabNo) -> Result<Reply, Fault> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct In {
+        client_id: String,
+        text: String,
+    }
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Out {
+        status: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        turn_id: Option<TurnNo>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        message_id: Option<MessageNo>,
+    }
+    let body: In = request.upload.json(usize::MAX)?;
+    let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    if !(1..=64).contains(&body.client_id.len()) || !body.client_id.bytes().all(safe) {
+        return Err(Fault::bad("clientId must be 1 to 64 of A-Z a-z 0-9 _ -"));
+    }
+    if body.text.trim().is_empty() {
+        return Err(Fault::bad("text is blank"));
+    }
+    let most = shared.config.budget.message_bytes;
+    if body.text.len() > most {
+        return Err(Fault::new(
+            413,
+            "too_large",
+            format!("text must be at most {most} bytes (message_bytes)"),
+        ));
+    }
+    let accepted = shared.agent.send(tab, &body.client_id, &body.text).map_err(|e| refused(shared, e))?;
+    let (status, turn_id, message_id) = match accepted.sent {
+        Sent::Started(turn) if accepted.waiting => ("waiting", Some(turn), None),
+        Sent::Started(turn) => ("started", Some(turn), None),
+        Sent::Queued(message) => ("queued", None, Some(message)),
+    };
+    Ok(Reply::json(202, crate::chunk::json(&Out { status, turn_id, message_id })))
+}
+
+// -- models and settings
+
+fn models(shared: &Shared) -> Reply {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct ModelOut<'a> {
+        id: &'a str,
+        provider: &'a str,
+        name: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        context_tokens: Option<u64>,
+    }
+    #[derive(Serialize)]
+    struct ErrorOut<'a> {
+        provider: &'a str,
+        message: &'a str,
+    }
+    let models = shared.agent.models();
+    let errors = models.errors.iter().map(|(provider, message)| ErrorOut { provider, message });
+    let mut end = Some(format!(r#"],"errors":{}}}"#, crate::chunk::json(&errors.collect::<Vec<_>>())));
+    let mut models = models.models.into_iter();
+    let mut lead = "{\"models\":[";
+    let mut rest = ",";
+    Reply::stream(json::Pieces::new(move |out| {
+        let Some(model) = models.next() else {
+            out.push_str(if lead.len() > 1 { lead } else { "" });
+            out.push_str(&end.take().unwrap_or_default());
+            return Ok(false);
+        };
+        out.push_str(std::mem::replace(&mut lead, std::mem::replace(&mut rest, ",")));
+        out.push_str(&crate::chunk::json(&ModelOut {
+            id: &model.id,
+            provider: &model.provider,
+            name: &model.name,
+            context_tokens: model.context_tokens,
+        }));
+        Ok(true)
+    }))
+}
+
+fn change_settings(shared: &Shared, request: &mut Request<'_>) -> Result<Reply, Fault> {
+    // As large as its largest parts: a prompt and a full table of rules.
+    let change: settings::Change = request.upload.json(usize::MAX)?;
+    let changes = change.checked(&shared.config)?;
+    let changes: Vec<(&str, Option<&str>)> =
+        changes.iter().map(|(key, value)| (*key, value.as_deref())).collect();
+    if !changes.is_empty() {
+        shared.store.set_settings(&changes).map_err(store_fault)?;
+        shared.registry.limits_changed();
+    }
+    Ok(Reply::json(200, settings::whole(shared)?))
+}
+
+// -- shared
+
+/// 405 unless `method` is one of `allow`.
+pub fn only(method: &str, allow: &'static str) -> Result<(), Fault> {
+    if allow.split(", ").any(|allowed| allowed == method) { Ok(()) } else { Err(wrong_method(allow)) }
+}
+
+fn wrong_method(allow: &'static str) -> Fault {
+    Fault { allow: Some(allow), ..Fault::new(405, "method", format!("this path knows only {allow}")) }
+}
+
+fn unknown() -> Fault {
+    Fault::not_found("there is no such route")
+}
+
+fn tab_no(text: &str) -> Result<TabNo, Fault> {
+    text.parse().map_err(|_| Fault::not_found("there is no such tab"))
+}
+
+fn split_path(path: &str) -> Result<Vec<String>, Fault> {
+    // Split first, decode then: an encoded slash is not a separator.
+    path.split('/').skip(1).map(|part| percent_decode(part, false)).collect()
+}
+
+/// A query's parameters. Unknown ones are ignored; one that stands twice is refused.
+struct Query(Vec<(String, String)>);
+
+impl Query {
+    fn parse(text: &str) -> Result<Query, Fault> {
+        let mut all: Vec<(String, String)> = Vec::new();
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (name, value) = (percent_decode(name, true)?, percent_decode(value, true)?);
+            if all.iter().any(|(known, _)| *known == name) {
+                return Err(Fault::bad(format!("{} stands in the query twice", shorten(&name, 32))));
+            }
+            all.push((name, value));
+        }
+        Ok(Query(all))
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    fn number(&self, name: &str, least: u64, most: u64) -> Result<Option<u64>, Fault> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let number = digits(text).filter(|number| (least..=most).contains(number));
+        match number {
+            Some(number) => Ok(Some(number)),
+            None if most >= i64::MAX as u64 => {
+                Err(Fault::bad(format!("{name} must be a number of at least {least}")))
+            }
+            None => Err(Fault::bad(format!("{name} must be {least} to {most}"))),
+        }
+    }
+
+    fn flag(&self, name: &str) -> Result<bool, Fault> {
+        match self.get(name) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(Fault::bad(format!("{name} must be true or false"))),
+        }
+    }
+}
+
+fn digits(text: &str) -> Option<u64> {
+    (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()
+}
+
+/// What the store says, as an answer.
+pub fn store_fault(e: StoreError) -> Fault {
+    match e {
+        StoreError::Full(name) => Fault::new(409, "full", format!("{name} is at its limit")),
+        StoreError::NoSpace(message) => Fault::new(507, "store_full", message),
+        StoreError::Broken(message) => Fault::new(500, "store", message),
+    }
+}
+
+/// A `full` of the store with the limit's number, which only the budget knows.
+fn named(shared: &Shared, fault: Fault) -> Fault {
+    if fault.code != "full" {
+        return fault;
+    }
+    let rows = shared.config.budget.rows();
+    match rows.iter().find(|row| fault.message.starts_with(&format!("{} ", row.name))) {
+        Some(row) => Fault::full(row.name, row.limit),
+        None => fault,
+    }
+}
+
+/// What the agent says, as an answer.
+fn refused(shared: &Shared, e: Refusal) -> Fault {
+    match e {
+        Refusal::NotFound(message) => Fault::not_found(message),
+        Refusal::Bad(message) => Fault::bad(message),
+        Refusal::Conflict(message) => Fault::new(409, "conflict", message),
+        Refusal::TooLarge(message) => Fault::new(413, "too_large", message),
+        Refusal::Full(name) => named(shared, store_fault(StoreError::Full(name))),
+        Refusal::Store(e) => named(shared, store_fault(e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_query_is_read_strictly() {
+        let number = |query: &str| Query::parse(query).and_then(|query| query.number("limit", 1, 256));
+        assert_eq!(number("limit=256&x=y").unwrap(), Some(256));
+        assert_eq!(number("").unwrap(), None);
+        for wrong in [
+            "limit=0",
+            "limit=257",
+            "limit=",
+            "limit",
+            "limit=-1",
+            "limit=+1",
+            "limit=1.5",
+            "limit=99999999999999999999",
+        ] {
+            assert_eq!(number(wrong).unwrap_err().message, "limit must be 1 to 256", "{wrong}");
+        }
+        assert!(number("limit=1&limit=2").is_err() && number("limit=%zz").is_err());
+        assert!(Query::parse("purge=yes").unwrap().flag("purge").is_err());
+    }
+
+    #[test]
+    fn an_encoded_slash_is_no_separator() {
+        assert_eq!(split_path("/api/tabs/t1%2Fchunks").unwrap(), ["api", "tabs", "t1/chunks"]);
+    }
+
+    #[test]
+    fn a_wrong_method_is_told_the_right_ones() {
+        assert!(only("GET", "GET, HEAD").is_ok());
+        let fault = only("PUT", "GET, HEAD").unwrap_err();
+        assert_eq!((fault.status, fault.allow), (405, Some("GET, HEAD")));
+    }
+
+    proptest! {
+        #[test]
+        fn pages_of_a_result_join_to_the_whole(
+            parts in proptest::collection::vec("[aé👍]{0,9000}", 1..5),
+        ) {
+            let whole: String = parts.concat();
+            let (mut joined, mut offset) = (String::new(), 0);
+            loop {
+                let mut page = Page::new(offset);
+                parts.iter().for_each(|part| page.take(part));
+                prop_assert_eq!(page.bytes, whole.len());
+                prop_assert!(page.text.len() <= RESULT_PAGE);
+                joined.push_str(&page.text);
+                let next = page.start + page.text.len();
+                if next >= page.bytes {
+                    break;
+                }
+                prop_assert!(next > offset);
+                offset = next;
+            }
+            prop_assert_eq!(joined, whole);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! For unit tests: a folder that is gone afterwards.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A folder of one test.
+pub struct Dir(PathBuf);
+
+impl Dir {
+    /// A new, empty folder.
+    pub fn new(name: &str) -> Dir {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("siskin-{name}-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a temporary folder can be made");
+        Dir(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
