@@ -214,6 +214,7 @@ export const S = {
     `${turns} for ${sealed} turns · ${checks} checkpoints · ${others} others`,
   devBudgets: 'Budgets',
   devBudgetHead: ['Budget', 'Used', 'Peak', 'Limit'],
+  devFixed: 'Fixed limits',
   devSandbox: 'Sandbox',
   devPaired: 'Paired browsers',
   devThis: 'this one',

@@ -49,7 +49,9 @@ export class DeviceView {
     try {
       const status = await this.api.get('/api/status');
       setText(this.says, '');
+      const { open } = this.facts.querySelector('details') || { open: false };
       this.facts.replaceChildren(...facts(status));
+      this.facts.querySelector('details').open = open;
     } catch (error) {
       setText(this.says, S.failed(error.message));
     }
@@ -136,7 +138,7 @@ function facts(status) {
   ];
   const nodes = [table(general), h('h2', {}, S.devStore)];
   if (store.error) nodes.push(h('p', { class: 'cause' }, store.error));
-  nodes.push(table(kept), h('h2', {}, S.devBudgets), table(budgets.map(budget), S.devBudgetHead));
+  nodes.push(table(kept), h('h2', {}, S.devBudgets), ...budgetTables(budgets));
   if (sandbox.length) {
     nodes.push(
       h('h2', {}, S.devSandbox),
@@ -146,9 +148,31 @@ function facts(status) {
   return nodes;
 }
 
-function budget({ name, limit, used, peak, unit }) {
-  const show = (value) => (/^(bytes|b)$/i.test(unit) ? size(value) : `${count(value)}`);
-  const cells = [name.replaceAll('_', ' '), show(used), show(peak), show(limit)];
+/** @param {any[]} budgets  those that are metered first; the fixed limits are there for who asks */
+function budgetTables(budgets) {
+  const metered = budgets.filter((one) => one.used !== undefined);
+  const fixed = budgets.filter((one) => one.used === undefined);
+  const rest = fixed.map((one) => [name(one), amount(one.limit, one.unit)]);
+  return [
+    table(metered.map(meteredRow), S.devBudgetHead),
+    h('details', {}, h('summary', {}, S.devFixed), table(rest)),
+  ];
+}
+
+/** The unit stands behind the number already. */
+function name(budget) {
+  return budget.name.replace(/_(bytes|ms)$/, '').replaceAll('_', ' ');
+}
+
+function amount(value, unit) {
+  if (value === undefined) return '';
+  if (unit === 'bytes') return size(value);
+  return unit === 'ms' ? span(value).replace('.0', '') : count(value);
+}
+
+function meteredRow(budget) {
+  const { limit, used, peak, unit } = budget;
+  const cells = [name(budget), amount(used, unit), amount(peak, unit), amount(limit, unit)];
   // A budget that was reached is an ordinary event, but one to see.
   if (limit > 0 && peak >= limit) cells[2] = h('b', { class: 'reached' }, cells[2]);
   return cells;
