@@ -206,15 +206,10 @@ impl Agent {
         if let Some(prefix) = self.store.prefix(tab)? {
             return Ok(prefix);
         }
-        let prompt: Option<String> = self.setting("systemPrompt")?;
+        let prompt = self.store.setting("systemPrompt")?;
         let prefix = prompt::prefix(prompt.as_deref().or(self.config.system_prompt.as_deref()));
         self.store.freeze(tab, &prefix)?;
         Ok(prefix)
-    }
-
-    /// A stored setting, if it has the form that is expected.
-    fn setting<T: serde::de::DeserializeOwned>(&self, key: &str) -> Result<Option<T>, StoreError> {
-        Ok(self.store.setting(key)?.and_then(|text| serde_json::from_str(&text).ok()))
     }
 
     fn set_status(&self, tab: TabNo, status: TabStatus) {
