@@ -6,6 +6,7 @@
 //! is more lenient than it at the end of the stream.
 
 use super::Fault;
+use crate::budget::METERS;
 use std::borrow::Cow;
 
 /// What a stream consists of.
@@ -181,6 +182,7 @@ impl Sse {
         let had_data = std::mem::take(&mut self.has_data);
         let name = std::mem::take(&mut self.name);
         let data = self.held.split_at(self.line).0;
+        METERS.event_bytes.set(data.len());
         let text: Cow<'_, str> = String::from_utf8_lossy(data);
         let blank = text.trim_ascii().is_empty() || text.starts_with(':');
         let result = match (had_data, blank) {

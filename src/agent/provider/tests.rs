@@ -485,6 +485,30 @@ mod request {
     }
 
     #[test]
+    fn a_proxy_is_asked_to_connect_and_a_stop_ends_its_silence() {
+        let (told, heard) = std::sync::mpsc::channel();
+        let url = peer(move |mut stream| {
+            told.send(request(&mut stream).0).unwrap();
+            send(&mut stream, "HTTP/1.1 200 Connected\r\n\r\n");
+            request(&mut stream);
+            send(&mut stream, &format!("{HEAD}{DELTA}{END}"));
+        });
+        let mut case = case("http://provider.example");
+        case.provider.proxy = url;
+        let (seen, answer) = case.answer();
+        assert!(answer.is_ok(), "{answer:?}");
+        assert_eq!(seen, [Seen::Text("a".into())]);
+        assert!(heard.recv().unwrap().starts_with("CONNECT provider.example:80 HTTP/1.1\r\n"));
+        let silent = peer(|mut stream| {
+            request(&mut stream);
+            hang();
+        });
+        let mut case = super::request::case("http://provider.example");
+        case.provider.proxy = silent;
+        case.stopped();
+    }
+
+    #[test]
     fn a_sink_that_fails_ends_the_stream() {
         struct Failing;
         impl Sink for Failing {
