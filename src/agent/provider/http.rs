@@ -295,6 +295,12 @@ pub fn explain(provider: &Provider, status: u16, headers: &HeaderMap, error: &Er
             "provider {name} does not know this model or URL (404){said}; check the model's name and base_url"
         ),
         _ if spent => format!("the quota or credit of provider {name} is spent ({status}){said}"),
+        400 | 413 | 422 if super::cause::is_too_long(&format!("{} {}", error.message, error.kind)) => {
+            format!(
+                "the conversation is longer than the context of provider {name}'s model ({status}){said}; go on in a new \
+             tab, or choose a model with a larger context"
+            )
+        }
         413 => format!("the request is too large for provider {name} (413){said}"),
         429 => format!("provider {name} asks to slow down (429){said}"),
         300..=399 => {

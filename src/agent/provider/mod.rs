@@ -6,6 +6,7 @@
 
 pub mod anthropic;
 pub mod calls;
+pub mod cause;
 pub mod dial;
 pub mod http;
 pub mod models;

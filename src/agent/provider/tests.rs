@@ -414,6 +414,8 @@ mod request {
         check(status("402 Payment", "", ""), false, None, "spent");
         let credit = r#"{"error":{"message":"Your credit balance is too low"}}"#;
         check(status("400 Bad", "", credit), false, None, "credit balance");
+        let long = r#"{"error":{"message":"prompt is too long: 9 tokens > 8 maximum"}}"#;
+        check(status("400 Bad", "", long), false, None, "go on in a new tab");
         check(status("401 No", "", r#"{"error":"bad key"}"#), false, None, "api_key_file");
         check(status("404 No", "", r#"{"detail":"Not Found"}"#), false, None, "base_url");
         check(status("503 Wait", "", "<html>中中</html>"), true, None, "<html>中中</html>");
