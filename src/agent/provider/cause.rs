@@ -21,8 +21,8 @@ pub fn is_too_long(message: &str) -> bool {
     WORDINGS.iter().any(|wording| text.contains(wording))
 }
 
-/// Thinking that is sent back is not accepted: it belongs to another model or another beginning. The cure is to drop all
-/// thinking, once (a stored `thinking-dropped` row).
+/// Thinking that is sent back is not accepted: it belongs to another model or another beginning. The cure is
+/// to drop all thinking, once (a stored `thinking-dropped` row).
 pub fn thinking_is_refused(fault: &Fault) -> bool {
     let Fault::Refusal { status: Some(400), message, .. } = fault else { return false };
     let text = message.to_ascii_lowercase();

@@ -227,7 +227,10 @@ mod request {
         assert!(head.to_ascii_lowercase().contains("authorization: bearer sk-1\r\n"), "{head}");
         assert_eq!(
             body,
-            r#"{"model":"m","stream":true,"stream_options":{"include_usage":true},"max_tokens":16000,"messages":[{"role":"system","content":"be brief"},{"role":"user","content":"hello"}]}"#
+            concat!(
+                r#"{"model":"m","stream":true,"stream_options":{"include_usage":true},"max_tokens":16000,"#,
+                r#""messages":[{"role":"system","content":"be brief"},{"role":"user","content":"hello"}]}"#
+            )
         );
     }
 
@@ -409,7 +412,7 @@ mod request {
         check(status("500 Oops", "x-should-retry: false\r\n", ""), false, None, "500");
         let spent = r#"{"error":{"message":"You exceeded","code":"insufficient_quota","type":"x"}}"#;
         check(status("429 Too Many", "", spent), false, None, "spent");
-        let capped = r#"{"type":"error","error":{"type":"rate_limit_error","message":"m","details":{"error_code":"enforced_spend_limit_reached"}}}"#;
+        let capped = r#"{"error":{"message":"m","details":{"error_code":"enforced_spend_limit_reached"}}}"#;
         check(status("429 Too Many", "", capped), false, None, "spent");
         check(status("402 Payment", "", ""), false, None, "spent");
         let credit = r#"{"error":{"message":"Your credit balance is too low"}}"#;
@@ -469,7 +472,8 @@ mod request {
             request(&mut stream);
             send(
                 &mut stream,
-                "HTTP/1.1 200 OK\r\n\r\n{\"choices\":[{\"message\":{\"content\":\"all\"},\"finish_reason\":\"stop\"}]}",
+                "HTTP/1.1 200 OK\r\n\r\n\
+                 {\"choices\":[{\"message\":{\"content\":\"all\"},\"finish_reason\":\"stop\"}]}",
             );
         });
         assert_eq!(case(&whole).answer().0, [Seen::Text("all".into())]);
