@@ -399,6 +399,19 @@ fn cut_calls_unanswered_calls_and_lone_results_are_left_out_and_bad_arguments_ar
 }
 
 #[test]
+fn a_call_has_one_result_and_an_id_one_call_whatever_the_log_says() {
+    let mut log = Log::of(vec![user("a"), call(1, 1, "x", "{}", 0), call(1, 1, "x", "{}", 0)]);
+    log.push(result(1, 1, "x", "first", 0, Some(false)));
+    log.push(result(1, 1, "x", "second", 0, Some(false)));
+    log.calls.insert("x".into(), CallState::Good);
+    for kind in [ApiKind::Anthropic, ApiKind::OpenAi] {
+        let (body, _) = body(&log, kind, 5);
+        assert!(body.contains("first") && !body.contains("second"), "{body}");
+        assert_eq!(body.matches(r#""name":"f","#).count(), 2, "the tool and its one call: {body}");
+    }
+}
+
+#[test]
 fn a_refused_step_leaves_nothing_on_the_wire() {
     let mut log = Log::of(vec![user("a"), text(1, 1, 0, 0, "half"), call(1, 1, "x", "{}", 0)]);
     log.push(result(1, 1, "x", "r", 0, Some(false)));
