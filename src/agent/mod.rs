@@ -206,10 +206,15 @@ impl Agent {
         if let Some(prefix) = self.store.prefix(tab)? {
             return Ok(prefix);
         }
-        let prompt = self.store.setting("systemPrompt")?;
+        let prompt: Option<String> = self.setting("systemPrompt")?;
         let prefix = prompt::prefix(prompt.as_deref().or(self.config.system_prompt.as_deref()));
         self.store.freeze(tab, &prefix)?;
         Ok(prefix)
+    }
+
+    /// A stored setting: JSON text, as `net` checked and wrote it.
+    fn setting<T: serde::de::DeserializeOwned>(&self, key: &str) -> Result<Option<T>, StoreError> {
+        Ok(self.store.setting(key)?.and_then(|text| serde_json::from_str(&text).ok()))
     }
 
     fn set_status(&self, tab: TabNo, status: TabStatus) {

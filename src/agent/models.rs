@@ -104,7 +104,7 @@ impl Agent {
 
     /// The model of new tabs: from settings, config, or the first that a provider names; may be empty.
     pub(super) fn default_model(&self) -> Result<String, Refusal> {
-        if let Some(model) = self.store.setting("defaultModel")?
+        if let Some(model) = self.setting::<String>("defaultModel")?
             && self.check_model(&model).is_ok()
         {
             return Ok(model);

@@ -200,7 +200,7 @@ impl Agent {
     }
 
     fn sends_time(&self) -> Result<bool, StoreError> {
-        Ok(self.store.setting("sendTime")?.map_or(self.config.send_time, |text| text == "true"))
+        Ok(self.setting("sendTime")?.unwrap_or(self.config.send_time))
     }
 
     /// Names a tab after its first message.
