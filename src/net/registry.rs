@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 
 /// How long a request without a token is left alone.
 const PUBLIC_GRACE: Duration = Duration::from_secs(2);
+/// How long a plain connection is left alone while only its own address is crowded: a page's burst of requests opens
+/// several at once, and each needs a moment to send its head or its next one.
+const OWN_GRACE: Duration = Duration::from_secs(1);
 /// How long a newcomer waits for the one that it displaced.
 const LEAVE_TIME: Duration = Duration::from_millis(250);
 
@@ -103,8 +106,10 @@ impl Registry {
         let mut entries = self.lock();
         let plain =
             |entry: &Entry| entry.peer == peer && !entry.is_socket() && entry.state != State::Displaced;
+        let now = Instant::now();
+        let rested = |entry: &Entry| plain(entry) && now.duration_since(entry.since) > OWN_GRACE;
         if entries.all.iter().filter(|entry| plain(entry)).count() >= self.budget.requests_per_address
-            && let Some(at) = oldest(&entries.all, |entry| plain(entry))
+            && let Some(at) = oldest(&entries.all, rested)
         {
             entries.all[at].displace();
         }
