@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long a request without a token is left alone.
 const PUBLIC_GRACE: Duration = Duration::from_secs(2);
-/// How long a plain connection is left alone while only its own address is crowded: a page's burst of requests opens
-/// several at once, and each needs a moment to send its head or its next one.
+/// How long a plain connection is left alone while only its own address is crowded: a page's burst of
+/// requests opens several at once, and each needs a moment to send its head or its next one.
 const OWN_GRACE: Duration = Duration::from_secs(1);
 /// How long a newcomer waits for the one that it displaced.
 const LEAVE_TIME: Duration = Duration::from_millis(250);
