@@ -29,6 +29,7 @@ const lastRows = (rows, count) => rows.slice(-count);
 
 test('a window of 40 never holds more through a turn of 300 chunks', async (t) => {
   const { provider, siskin, tab } = await setUp(t);
+  await siskin.api('PUT', '/api/settings', { chunkLimit: 1000 });
   const small = await siskin.peer({ chunkLimit: 40, name: 'small' });
   const large = await siskin.peer({ chunkLimit: 1000, name: 'large' });
   assert.equal(small.limits.chunkLimit, 40);
