@@ -35,7 +35,7 @@ test('a window of 40 never holds more through a turn of 300 chunks', async (t) =
   assert.equal(small.limits.chunkLimit, 40);
   await small.open(tab.id);
   await large.open(tab.id);
-  provider.answers = [chunks(300, { split: 4000 })];
+  provider.answers = [chunks(300, { split: 1200, pauseMs: 2 })];
   await siskin.send(tab.id, 'go');
   await small.turns();
   await large.turns();
