@@ -375,6 +375,12 @@ export class Siskin {
     return fs.readdirSync(`/proc/${this.pid}/task`).length;
   }
 
+  /** Names and ids of the threads. */
+  threadsByName() {
+    const ids = fs.readdirSync(`/proc/${this.pid}/task`);
+    return ids.map((id) => [this.#proc(`task/${id}/comm`).trim(), id]);
+  }
+
   fds() {
     return fs.readdirSync(`/proc/${this.pid}/fd`).length;
   }
