@@ -49,8 +49,29 @@ fn walk(dir: &Path, prefix: &str, names: &mut Vec<String>) {
     }
 }
 
+/// The client's own scripts and styles without comments of whole lines, indentation and blank lines: a fifth less to
+/// send to a browser on a slow link. Nothing else is touched, and `--static-dir` serves the files as they are. (Its
+/// sources hold no string over several lines; a test of the client sees to that.)
+fn slim(name: &str, plain: Vec<u8>) -> Vec<u8> {
+    if name.starts_with("vendor/") || !(name.ends_with(".js") || name.ends_with(".css")) {
+        return plain;
+    }
+    let text = String::from_utf8(plain).expect("scripts and styles are UTF-8");
+    let mut out = String::with_capacity(text.len());
+    let mut comment = false;
+    for line in text.lines().map(str::trim) {
+        comment |= line.starts_with("/*");
+        if !comment && !line.is_empty() && !line.starts_with("//") {
+            out.push_str(line);
+            out.push('\n');
+        }
+        comment &= !line.ends_with("*/");
+    }
+    out.into_bytes()
+}
+
 fn embed(root: &Path, out: &Path, no: usize, name: &str, table: &mut String) {
-    let plain = fs::read(root.join(name)).expect("a file of static/ is readable");
+    let plain = slim(name, fs::read(root.join(name)).expect("a file of static/ is readable"));
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(&plain).expect("writing to memory");
     let packed = encoder.finish().expect("writing to memory");

@@ -71,8 +71,8 @@ budgets! {
     sockets: 16, 48, "count";
     /// WebSockets of one address before displacement begins
     sockets_per_address: 16, 48, "count";
-    /// plain connections of one address before a newcomer displaces its own; a browser opens six at once
-    requests_per_address: 20, 56, "count";
+    /// plain connections of one address before a newcomer displaces its oldest that rests for a second
+    requests_per_address: 4, 8, "count";
     /// stack of a connection's thread (reserved; about 20 KiB are touched)
     connection_stack_bytes: 128 * KIB, 128 * KIB, "bytes";
     /// touched part of a connection's stack that the sum counts

@@ -26,7 +26,8 @@ const clock = {
   now: () => Date.now(),
   random: () => Math.random(),
 };
-const socket = () => new WebSocket(`${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/ws`);
+const socket = () =>
+  new WebSocket(`${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/ws`);
 const small = (navigator.deviceMemory || 4) < 2;
 const session = new Session({ api, storage, socket, clock, wish: small ? SMALL_WISH : {} });
 
@@ -37,7 +38,12 @@ let status = null;
 
 const place = () => (location.hash === '#/device' ? 'device' : session.current);
 
-/** Runs what may be refused, and tells. @template T @param {() => Promise<T>} act @returns {Promise<T|undefined>} */
+/**
+ * Runs what may be refused, and tells.
+ * @template T
+ * @param {() => Promise<T>} act
+ * @returns {Promise<T|undefined>}
+ */
 async function attempt(act) {
   try {
     return await act();
@@ -92,10 +98,11 @@ const deeds = {
     const { title } = session.tabs.get(id);
     if (!(await attempt(() => api.patch(`/api/tabs/${id}`, { archived: true })))) return;
     location.hash = '#/new';
-    const act = () => attempt(async () => {
-      await api.patch(`/api/tabs/${id}`, { archived: false });
-      location.hash = `#/${id}`;
-    });
+    const act = () =>
+      attempt(async () => {
+        await api.patch(`/api/tabs/${id}`, { archived: false });
+        location.hash = `#/${id}`;
+      });
     notifier.toast(S.archived(title || S.untitled), { word: S.undo, act });
   },
 };
@@ -113,7 +120,8 @@ const pairing = new PairingView(api, (token) => {
 fitKeyboard(byId('app'), () => log.scroller.pin());
 const recall = rememberWindow(session);
 
-// ---- what happens → what is drawn -----------------------------------------------------------------------------
+// ---- what happens → what is drawn
+// -----------------------------------------------------------------------------
 
 function drawTabs() {
   side.draw();
@@ -223,7 +231,8 @@ async function loadSums() {
     const { turns } = await api.get(`/api/tabs/${tab}/turns?limit=20`);
     for (const turn of turns) {
       const usage = { input: 0, cacheRead: 0, cacheWrite: 0, output: 0 };
-      for (const step of turn.steps) for (const key of Object.keys(usage)) usage[key] += (step.usage && step.usage[key]) || 0;
+      for (const step of turn.steps)
+        for (const key of Object.keys(usage)) usage[key] += (step.usage && step.usage[key]) || 0;
       if (turn.sealedAt) session.keepSum(turn.turnId, { stopReason: turn.stopReason, usage });
     }
     if (session.current === tab) reactions.rows();
@@ -232,7 +241,8 @@ async function loadSums() {
   }
 }
 
-// ---- the beginning --------------------------------------------------------------------------------------------
+// ---- the beginning
+// --------------------------------------------------------------------------------------------
 
 function begin() {
   pairing.hide();
@@ -251,13 +261,22 @@ window.addEventListener('hashchange', () => {
   if (code) usePairingLink(code);
   else route();
 });
-for (const [target, name] of [[window, 'online'], [window, 'pageshow'], [document, 'visibilitychange']]) {
+for (const [target, name] of [
+  [window, 'online'],
+  [window, 'pageshow'],
+  [document, 'visibilitychange'],
+]) {
   target.addEventListener(name, () => {
     if (document.visibilityState === 'visible') session.connection.nudge();
   });
 }
 document.addEventListener('keydown', (event) => {
-  if (event.key === 'Escape' && document.activeElement === composer.field && composer.stopButton.hidden === false) deeds.stop();
+  if (
+    event.key === 'Escape' &&
+    document.activeElement === composer.field &&
+    composer.stopButton.hidden === false
+  )
+    deeds.stop();
 });
 
 /** A link pairs only a browser that is not paired yet, so that a second click does not use a code up. */

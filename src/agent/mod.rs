@@ -212,7 +212,7 @@ impl Agent {
         Ok(prefix)
     }
 
-    /// A stored setting, if it has the form that is expected.
+    /// A stored setting: JSON text, as `net` checked and wrote it.
     fn setting<T: serde::de::DeserializeOwned>(&self, key: &str) -> Result<Option<T>, StoreError> {
         Ok(self.store.setting(key)?.and_then(|text| serde_json::from_str(&text).ok()))
     }

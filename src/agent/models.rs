@@ -52,7 +52,10 @@ impl Agent {
     }
 
     fn models_of(&self, provider: &Provider, stop: &Stop) -> Result<Vec<(String, Option<u64>)>, String> {
-        if provider.kind == ApiKind::Demo || !provider.models.is_empty() {
+        if provider.kind == ApiKind::Demo {
+            return Ok(vec![(provider::demo::MODEL.to_owned(), None)]);
+        }
+        if !provider.models.is_empty() {
             return Ok(provider.models.iter().map(|name| (name.clone(), None)).collect());
         }
         // A TLS handshake needs a turn's stack, and this is asked for by a connection.

@@ -91,10 +91,8 @@ impl Agent {
     }
 
     pub(super) fn load_tabs(&self) -> Result<(), StoreError> {
-        for archived in [false, true] {
-            for tab in self.store.tabs(archived)? {
-                self.lives.set(tab.no, Some(live(&tab)));
-            }
+        for tab in self.store.tabs(true)? {
+            self.lives.set(tab.no, Some(live(&tab)));
         }
         Ok(())
     }

@@ -118,12 +118,12 @@ struct Turn<'a> {
 
 impl Turn<'_> {
     fn steps(&mut self) -> Result<Ending, Pause> {
-        if !self.job.stop.is_raised() {
+        let status = self.agent.look(self.job.tab, |live| live.status);
+        if !self.stopped() && status != Some(TabStatus::Running) {
             self.agent.set_status(self.job.tab, TabStatus::Running);
-        }
-        let began = self.agent.store.set_turn_status(self.job.turn, TurnStatus::Running);
-        if let Err(error) = began {
-            return Ok(Ending::store(&error));
+            if let Err(error) = self.agent.store.set_turn_status(self.job.turn, TurnStatus::Running) {
+                return Ok(Ending::store(&error));
+            }
         }
         loop {
             match self.step() {

@@ -137,7 +137,8 @@ pub fn parse(bytes: &[u8]) -> Result<Head<'_>, Fault> {
         fields,
     };
     head.host = one(&head, "host")?;
-    if head.host.is_none() && minor == 1 {
+    // Names are what keeps strangers' pages out, so HTTP/1.0 has to name one as well.
+    if head.host.is_none() {
         return Err(bad("Host is missing"));
     }
     head.framing = framing(&head)?;
@@ -260,7 +261,8 @@ mod tests {
         let check = |input: &str, expected: u16| assert_eq!(status(input), expected, "{input:?}");
         check("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 200);
         check("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", 200);
-        check("GET / HTTP/1.0\r\n\r\n", 200);
+        check("GET / HTTP/1.0\r\nHost: a\r\n\r\n", 200);
+        check("GET / HTTP/1.0\r\n\r\n", 400);
         check("GET / HTTP/1.1\r\nHost: a\r\n", 0);
         check("GET / HTTP/1.1\r\nHost: a\r", 0);
         check("GET / HTTP/1.1\r\n\r\n", 400);

@@ -74,10 +74,10 @@ impl<F: FnMut(&mut String) -> io::Result<bool>> Read for Pieces<F> {
     }
 }
 
-/// A reader over `{"name":[item,…]}`, one item at a time.
+/// A reader over `{"name":[item,…]}`, one item at a time. An item that cannot be rendered breaks the answer off.
 pub fn list<T, F>(name: &str, items: Vec<T>, render: F) -> impl Read + use<T, F>
 where
-    F: Fn(&T) -> String,
+    F: Fn(&T) -> io::Result<String>,
 {
     let mut start = Some(format!(r#"{{"{name}":["#));
     let mut first = true;
@@ -89,7 +89,7 @@ where
                 if !std::mem::replace(&mut first, false) {
                     out.push(',');
                 }
-                out.push_str(&render(&item));
+                out.push_str(&render(&item)?);
                 Ok(true)
             }
             None => {
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_list_is_whole_however_it_is_read() {
         let read = |size: usize, items: Vec<u32>| {
-            let mut reader = list("items", items, |item| item.to_string());
+            let mut reader = list("items", items, |item| Ok(item.to_string()));
             let (mut out, mut buf) = (Vec::new(), vec![0; size]);
             while let Ok(n @ 1..) = reader.read(&mut buf) {
                 out.extend_from_slice(&buf[..n]);

@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 
 /// How long a request without a token is left alone.
 const PUBLIC_GRACE: Duration = Duration::from_secs(2);
-/// How long a new connection is left alone while there are others.
-const HEAD_GRACE: Duration = Duration::from_secs(1);
+/// How long a plain connection is left alone while there are others to displace: a page's burst of requests opens
+/// several at once, and each needs a moment to send its head or its next one.
+const GRACE: Duration = Duration::from_secs(1);
 /// How long a newcomer waits for the one that it displaced.
 const LEAVE_TIME: Duration = Duration::from_millis(250);
 
@@ -66,7 +67,7 @@ impl Entry {
     /// is; so a new one gets a moment for its request.
     fn rank(&self, now: Instant) -> u8 {
         match self.state {
-            State::Head if now.duration_since(self.since) < HEAD_GRACE => 1,
+            State::Head if now.duration_since(self.since) < GRACE => 1,
             State::Public => 2,
             _ => 0,
         }
@@ -115,8 +116,10 @@ impl Registry {
         let mut entries = self.lock();
         let plain =
             |entry: &Entry| entry.peer == peer && !entry.is_socket() && entry.state != State::Displaced;
+        let now = Instant::now();
+        let rested = |entry: &Entry| plain(entry) && now.duration_since(entry.since) > GRACE;
         if entries.all.iter().filter(|entry| plain(entry)).count() >= self.budget.requests_per_address
-            && let Some(at) = oldest(&entries.all, |entry| plain(entry))
+            && let Some(at) = oldest(&entries.all, rested)
         {
             entries.all[at].displace();
         }

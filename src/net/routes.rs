@@ -1,14 +1,15 @@
 //! The HTTP routes under `/api`, as protocol.md lists them.
 
+mod log;
+
 use super::conn::Request;
 use super::head::percent_decode;
 use super::respond::{Fault, Reply};
 use super::{Shared, json, settings, status};
 use crate::agent::{Refusal, TabView, tab_json};
-use crate::chunk::{DeviceNo, MessageNo, Seq, TabNo, TurnNo, Usage, shorten};
-use crate::store::{Edge, NewTab, Sent, Store, StoreError, TabChange, Turn};
+use crate::chunk::{DeviceNo, MessageNo, Seq, TabNo, TurnNo, shorten};
+use crate::store::{NewTab, Sent, Store, StoreError, TabChange};
 use serde::{Deserialize, Serialize};
-use std::io;
 use std::sync::Arc;
 
 /// Largest body of a request that only holds names and small values.
@@ -19,8 +20,6 @@ const PAIR_BODY: usize = 1024;
 const NAME_MAX: usize = 512;
 /// Longest working directory.
 const PATH_MAX: usize = 2048;
-/// Text of one page of a result.
-const RESULT_PAGE: usize = 16 * 1024;
 
 /// Answers a request below `/api`, or `/healthz`.
 pub fn answer(shared: &Arc<Shared>, request: &mut Request<'_>) -> Result<Reply, Fault> {
@@ -94,9 +93,9 @@ fn of_tab(
             agent.remove_tab(tab, query.flag("purge")?).map_err(|e| refused(shared, e))?;
             Ok(Reply::empty())
         }
-        (["chunks"], "GET") => chunks(shared, query, tab),
-        (["turns"], "GET") => turns(shared, query, tab),
-        (["results", seq], "GET") => result(shared, query, tab, seq),
+        (["chunks"], "GET") => log::chunks(shared, query, tab),
+        (["turns"], "GET") => log::turns(shared, query, tab),
+        (["results", seq], "GET") => log::result(shared, query, tab, seq),
         (["messages"], "POST") => send(shared, request, tab),
         (["queue", "send"], "POST") => {
             agent.send_queue(tab).map_err(|e| refused(shared, e))?;
@@ -140,7 +139,7 @@ fn pair(shared: &Shared, request: &mut Request<'_>) -> Result<Reply, Fault> {
     let name = if name.is_empty() { "device" } else { name };
     let (token, device_id) =
         shared.access.pair(request.peer, &body.code, name, &shared.store).map_err(|e| named(shared, e))?;
-    log::info!("a device was paired: {device_id}");
+    ::log::info!("a device was paired: {device_id}");
     Ok(Reply::json(201, crate::chunk::json(&Out { token, device_id })))
 }
 
@@ -172,13 +171,13 @@ fn devices(store: &Store, current: DeviceNo) -> Result<Reply, Fault> {
     }
     let devices = store.devices().map_err(store_fault)?;
     Ok(Reply::stream(json::list("devices", devices, move |device| {
-        crate::chunk::json(&Out {
+        Ok(crate::chunk::json(&Out {
             id: device.no,
             name: &device.name,
             created_at: device.created_at,
             last_seen_at: device.last_seen_at,
             current: device.no == current,
-        })
+        }))
     })))
 }
 
@@ -189,7 +188,7 @@ fn remove_device(shared: &Shared, id: &str) -> Result<Reply, Fault> {
         return Err(none());
     }
     shared.registry.revoke(device);
-    log::info!("a device was removed: {device}");
+    ::log::info!("a device was removed: {device}");
     Ok(Reply::empty())
 }
 
@@ -197,7 +196,7 @@ fn remove_device(shared: &Shared, id: &str) -> Result<Reply, Fault> {
 
 fn tabs(shared: &Shared, query: &Query) -> Result<Reply, Fault> {
     let tabs = shared.agent.tabs(query.flag("archived")?).map_err(|e| refused(shared, e))?;
-    Ok(Reply::stream(json::list("tabs", tabs, tab_json)))
+    Ok(Reply::stream(json::list("tabs", tabs, |tab| Ok(tab_json(tab)))))
 }
 
 #[derive(Deserialize)]
@@ -265,196 +264,6 @@ fn tab_reply(status: u16, view: &TabView) -> Reply {
 fn known_tab(shared: &Shared, tab: TabNo) -> Result<Seq, Fault> {
     let tab = shared.store.tab(tab).map_err(store_fault)?;
     tab.map(|tab| tab.total).ok_or_else(|| Fault::not_found("there is no such tab"))
-}
-
-// -- the log
-
-fn chunks(shared: &Shared, query: &Query, tab: TabNo) -> Result<Reply, Fault> {
-    let limit = query.number("limit", 1, shared.config.budget.page_rows as u64)?.unwrap_or(50);
-    let before = query.number("before", 1, i64::MAX as u64)?;
-    let after = query.number("after", 1, i64::MAX as u64)?;
-    let edge = match (before, after) {
-        (Some(_), Some(_)) => return Err(Fault::bad("before and after exclude each other")),
-        (Some(before), None) => Edge::Before(before as Seq),
-        (None, Some(after)) => Edge::After(after as Seq),
-        (None, None) => Edge::Tail,
-    };
-    let total = known_tab(shared, tab)?;
-    let budget = shared.config.budget;
-    let page = shared.store.page(tab, edge, limit as usize, budget.page_bytes).map_err(store_fault)?;
-    let number = |seq: Option<Seq>| seq.map_or("null".to_owned(), |seq| seq.to_string());
-    let (oldest, newest) = (page.first().map(|row| row.seq), page.last().map(|row| row.seq));
-    // A row may be younger than the total that was read before it.
-    let total = total.max(newest.unwrap_or(0));
-    let end = format!(r#"],"total":{total},"oldestSeq":{},"newestSeq":{}}}"#, number(oldest), number(newest));
-    let rows =
-        Rows { store: shared.store.clone(), tab, sent: oldest.unwrap_or(1) - 1, upto: newest.unwrap_or(0) };
-    Ok(Reply::stream(rows.into_json(budget.row_buffer_bytes, end)))
-}
-
-/// Rows on their way out, a batch at a time.
-struct Rows {
-    store: Arc<Store>,
-    tab: TabNo,
-    sent: Seq,
-    upto: Seq,
-}
-
-impl Rows {
-    fn into_json(mut self, batch: usize, end: String) -> impl io::Read {
-        let mut start = "{\"chunks\":[";
-        json::Pieces::new(move |out| {
-            out.push_str(std::mem::take(&mut start));
-            if self.sent >= self.upto {
-                out.push_str(&end);
-                return Ok(false);
-            }
-            let first = out.len() > 1;
-            let rows = self.store.rows(self.tab, self.sent, self.upto, batch).map_err(broken)?;
-            for (at, row) in rows.iter().enumerate() {
-                if !first || at > 0 {
-                    out.push(',');
-                }
-                row.write_json(out);
-                self.sent = row.seq;
-            }
-            if rows.is_empty() { Err(io::Error::other("the tab was erased meanwhile")) } else { Ok(true) }
-        })
-    }
-}
-
-fn broken(e: StoreError) -> io::Error {
-    io::Error::other(format!("the log cannot be read: {e:?}"))
-}
-
-fn turns(shared: &Shared, query: &Query, tab: TabNo) -> Result<Reply, Fault> {
-    let limit = query.number("limit", 1, shared.config.budget.page_rows as u64)?.unwrap_or(50);
-    let before = query.number("before", 1, i64::MAX as u64)?;
-    known_tab(shared, tab)?;
-    // Turn by turn: one may have hundreds of steps. Ordinals have no gaps.
-    let store = shared.store.clone();
-    let newest = store.turns(tab, before, 1).map_err(store_fault)?.last().map_or(0, |turn| turn.ordinal);
-    let ordinals: Vec<u64> = (newest.saturating_sub(limit) + 1..=newest).collect();
-    let render = move |ordinal: &u64| {
-        let turn =
-            store.turns(tab, Some(ordinal + 1), 1).ok().and_then(|turns| turns.into_iter().next_back());
-        turn.map_or_else(|| "null".to_owned(), |turn| turn_json(&turn))
-    };
-    Ok(Reply::stream(json::list("turns", ordinals, render)))
-}
-
-fn turn_json(turn: &Turn) -> String {
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Out<'a> {
-        turn_id: TurnNo,
-        ordinal: u64,
-        first_seq: Seq,
-        last_seq: Seq,
-        status: crate::chunk::TurnStatus,
-        stop_reason: Option<crate::chunk::StopReason>,
-        started_at: i64,
-        sealed_at: Option<i64>,
-        steps: Vec<StepOut<'a>>,
-    }
-    #[derive(Serialize)]
-    struct StepOut<'a> {
-        model: &'a str,
-        usage: Usage,
-        prefix: Prefix<'a>,
-    }
-    #[derive(Serialize)]
-    struct Prefix<'a> {
-        blocks: u32,
-        hash: &'a str,
-    }
-    let steps = turn.steps.iter().map(|step| StepOut {
-        model: &step.model,
-        usage: step.usage,
-        prefix: Prefix { blocks: step.prefix_blocks, hash: &step.prefix_hash },
-    });
-    crate::chunk::json(&Out {
-        turn_id: turn.turn,
-        ordinal: turn.ordinal,
-        first_seq: turn.first_seq,
-        last_seq: turn.last_seq,
-        status: turn.status,
-        stop_reason: turn.stop,
-        started_at: turn.started_at,
-        sealed_at: turn.sealed_at,
-        steps: steps.collect(),
-    })
-}
-
-/// A page of a result, joined over its parts, which stand one behind the other in the log.
-fn result(shared: &Shared, query: &Query, tab: TabNo, seq: &str) -> Result<Reply, Fault> {
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Out<'a> {
-        text: &'a str,
-        offset: usize,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        next_offset: Option<usize>,
-        bytes: usize,
-    }
-    let none = || Fault::not_found("there is no result whose last part is this row");
-    let seq: Seq = digits(seq).ok_or_else(none)? as Seq;
-    let offset = query.number("offset", 0, i64::MAX as u64)?.unwrap_or(0) as usize;
-    known_tab(shared, tab)?;
-    let last = result_part(shared, tab, seq)?.filter(|part| part.is_error.is_some()).ok_or_else(none)?;
-    let first = seq - Seq::from(last.part);
-    let mut page = Page::new(offset);
-    for at in first..seq {
-        let part =
-            result_part(shared, tab, at)?.filter(|part| part.call_id == last.call_id).ok_or_else(none)?;
-        page.take(&part.result);
-    }
-    page.take(&last.result);
-    if offset > page.bytes {
-        return Err(Fault::bad(format!("offset must be 0 to {}", page.bytes)));
-    }
-    let next = page.start + page.text.len();
-    let next_offset = (next < page.bytes).then_some(next);
-    let out = Out { text: &page.text, offset: page.start, next_offset, bytes: page.bytes };
-    Ok(Reply::json(200, crate::chunk::json(&out)))
-}
-
-fn result_part(shared: &Shared, tab: TabNo, seq: Seq) -> Result<Option<crate::chunk::ToolResult>, Fault> {
-    let row = shared.store.row(tab, seq).map_err(store_fault)?;
-    let row = row.filter(|row| row.kind == crate::chunk::Kind::ToolResult);
-    let parsed = row.map(|row| serde_json::from_str(&row.data)).transpose();
-    parsed.map_err(|e| Fault::new(500, "internal", format!("row {seq} is damaged: {e}")))
-}
-
-/// Cuts a page out of text that comes in parts.
-struct Page {
-    offset: usize,
-    start: usize,
-    text: String,
-    bytes: usize,
-    full: bool,
-}
-
-impl Page {
-    fn new(offset: usize) -> Page {
-        Page { offset, start: offset, text: String::new(), bytes: 0, full: false }
-    }
-
-    fn take(&mut self, part: &str) {
-        let begin = self.bytes;
-        self.bytes += part.len();
-        if self.full || self.bytes <= self.offset {
-            return;
-        }
-        let from = crate::chunk::floor_boundary(part, self.offset.saturating_sub(begin));
-        if self.text.is_empty() {
-            self.start = begin + from;
-        }
-        let rest = part.split_at(from).1;
-        let fits = shorten(rest, RESULT_PAGE - self.text.len());
-        self.text.push_str(fits);
-        self.full = fits.len() < rest.len();
-    }
 }
 
 // -- messages
@@ -659,7 +468,6 @@ fn refused(shared: &Shared, e: Refusal) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn a_query_is_read_strictly() {
@@ -692,29 +500,5 @@ mod tests {
         assert!(only("GET", "GET, HEAD").is_ok());
         let fault = only("PUT", "GET, HEAD").unwrap_err();
         assert_eq!((fault.status, fault.allow), (405, Some("GET, HEAD")));
-    }
-
-    proptest! {
-        #[test]
-        fn pages_of_a_result_join_to_the_whole(
-            parts in proptest::collection::vec("[aé👍]{0,9000}", 1..5),
-        ) {
-            let whole: String = parts.concat();
-            let (mut joined, mut offset) = (String::new(), 0);
-            loop {
-                let mut page = Page::new(offset);
-                parts.iter().for_each(|part| page.take(part));
-                prop_assert_eq!(page.bytes, whole.len());
-                prop_assert!(page.text.len() <= RESULT_PAGE);
-                joined.push_str(&page.text);
-                let next = page.start + page.text.len();
-                if next >= page.bytes {
-                    break;
-                }
-                prop_assert!(next > offset);
-                offset = next;
-            }
-            prop_assert_eq!(joined, whole);
-        }
     }
 }

@@ -177,8 +177,7 @@ impl Session<'_> {
 
     /// Welcome, and the window of a client that comes back.
     fn begin(&mut self, resume: Option<Resume>) -> Result<(), Gone> {
-        let settings = self.settings_limits()?;
-        self.limits = settings::client_limits(settings, self.own.0, self.own.1);
+        self.limits = self.limits_now()?;
         let Some(resume) = resume else { return self.welcome(false) };
         let Ok(tab) = resume.tab.parse() else { return self.welcome(false) };
         match self.resumable(tab, &resume)? {
@@ -198,11 +197,12 @@ impl Session<'_> {
         }
     }
 
-    fn settings_limits(&self) -> Result<Limits, Gone> {
-        settings::limits(&self.shared.store, self.shared.config.budget).map_err(|fault| {
+    fn limits_now(&self) -> Result<Limits, Gone> {
+        let stored = settings::limits(&self.shared.store).map_err(|fault| {
             log::warn!("the settings cannot be read: {}", fault.message);
             Gone::Close(1013, "store")
-        })
+        })?;
+        Ok(stored.of_client(self.shared.config.budget, self.own.0, self.own.1))
     }
 
     fn welcome(&mut self, resumed: bool) -> Result<(), Gone> {
@@ -263,7 +263,7 @@ impl Session<'_> {
     }
 
     fn change_limits(&mut self) -> Result<(), Gone> {
-        let limits = settings::client_limits(self.settings_limits()?, self.own.0, self.own.1);
+        let limits = self.limits_now()?;
         if limits == self.limits {
             return Ok(());
         }

@@ -1,16 +1,17 @@
 //! Settings that the owner stores: checked here, kept by the store under the names that the protocol gives
 //! them.
 //!
-//! A value is stored as JSON text would hold it, without quotes around strings: `sendTime` is `true` or
-//! `false`, the limits are digits, `permissions` is a JSON array.
+//! Each value is stored as JSON text, so that whoever reads one needs only its name and type.
 
 use super::respond::Fault;
 use super::routes::store_fault;
 use super::window::Limits;
 use super::{Shared, json};
 use crate::budget::{Budget, WINDOW_BYTES_MIN, WINDOW_ROWS_MIN};
+use crate::chunk::json as text;
 use crate::config::Config;
 use crate::store::Store;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Longest pattern of a rule.
@@ -59,26 +60,26 @@ impl Change {
         let mut changes = Vec::new();
         if let Some(limit) = self.chunk_limit {
             range("chunkLimit", limit, WINDOW_ROWS_MIN, budget.window_rows_max)?;
-            changes.push(("chunkLimit", limit.map(|limit| limit.to_string())));
+            changes.push(("chunkLimit", limit.map(|limit| text(&limit))));
         }
         if let Some(limit) = self.byte_limit {
             range("byteLimit", limit, WINDOW_BYTES_MIN, budget.window_bytes_max)?;
-            changes.push(("byteLimit", limit.map(|limit| limit.to_string())));
+            changes.push(("byteLimit", limit.map(|limit| text(&limit))));
         }
         if let Some(prompt) = self.system_prompt {
             check_prompt(prompt.as_deref(), budget)?;
-            changes.push(("systemPrompt", prompt));
+            changes.push(("systemPrompt", prompt.map(|prompt| text(&prompt))));
         }
         if let Some(model) = self.default_model {
             check_model(model.as_deref(), config)?;
-            changes.push(("defaultModel", model));
+            changes.push(("defaultModel", model.map(|model| text(&model))));
         }
         if let Some(send) = self.send_time {
-            changes.push(("sendTime", send.map(|send| send.to_string())));
+            changes.push(("sendTime", send.map(|send| text(&send))));
         }
         if let Some(rules) = self.permissions {
             check_rules(rules.as_deref().unwrap_or_default(), budget)?;
-            changes.push(("permissions", rules.map(|rules| crate::chunk::json(&rules))));
+            changes.push(("permissions", rules.map(|rules| text(&rules))));
         }
         Ok(changes)
     }
@@ -141,41 +142,50 @@ pub fn whole(shared: &Shared) -> Result<String, Fault> {
         permissions: Vec<Rule>,
     }
     let config = &shared.config;
-    let stored = |key: &str| shared.store.setting(key).map_err(store_fault);
-    let limits = limits(&shared.store, config.budget)?;
-    let rules = stored("permissions")?.and_then(|text| serde_json::from_str(&text).ok());
-    Ok(crate::chunk::json(&Out {
+    let store = &shared.store;
+    let limits = limits(store)?.of_client(config.budget, None, None);
+    Ok(text(&Out {
         chunk_limit: limits.rows,
         byte_limit: limits.bytes,
-        system_prompt: stored("systemPrompt")?.or_else(|| config.system_prompt.clone()).unwrap_or_default(),
-        default_model: stored("defaultModel")?.unwrap_or_else(|| config.default_model.clone()),
-        send_time: stored("sendTime")?.map_or(config.send_time, |text| text == "true"),
-        permissions: rules.unwrap_or_default(),
+        system_prompt: stored(store, "systemPrompt")?
+            .or_else(|| config.system_prompt.clone())
+            .unwrap_or_default(),
+        default_model: stored(store, "defaultModel")?.unwrap_or_else(|| config.default_model.clone()),
+        send_time: stored(store, "sendTime")?.unwrap_or(config.send_time),
+        permissions: stored(store, "permissions")?.unwrap_or_default(),
     }))
 }
 
-/// The limits of a window by the settings, within the server's.
-pub fn limits(store: &Store, budget: &Budget) -> Result<Limits, Fault> {
-    let stored = |key: &str| -> Result<Option<usize>, Fault> {
-        Ok(store.setting(key).map_err(store_fault)?.and_then(|text| text.parse().ok()))
-    };
-    // A stored value may be older than a smaller budget.
-    Ok(Limits {
-        rows: stored("chunkLimit")?
-            .unwrap_or(budget.window_rows)
-            .clamp(WINDOW_ROWS_MIN, budget.window_rows_max),
-        bytes: stored("byteLimit")?
-            .unwrap_or(budget.window_bytes)
-            .clamp(WINDOW_BYTES_MIN, budget.window_bytes_max),
-    })
+/// A stored setting. One that cannot be read, from a newer version perhaps, counts as absent.
+fn stored<T: DeserializeOwned>(store: &Store, key: &str) -> Result<Option<T>, Fault> {
+    Ok(store.setting(key).map_err(store_fault)?.and_then(|json| serde_json::from_str(&json).ok()))
 }
 
-/// The limits of one client: the smaller of its own and the settings', never below the least.
-pub fn client_limits(settings: Limits, rows: Option<u64>, bytes: Option<u64>) -> Limits {
-    let smaller = |own: Option<u64>, limit: usize| own.map_or(limit, |own| own.min(limit as u64) as usize);
-    Limits {
-        rows: smaller(rows, settings.rows).max(WINDOW_ROWS_MIN),
-        bytes: smaller(bytes, settings.bytes).max(WINDOW_BYTES_MIN),
+/// The stored limits of windows, where the owner set any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoredLimits {
+    rows: Option<u64>,
+    bytes: Option<u64>,
+}
+
+/// Reads the stored limits.
+pub fn limits(store: &Store) -> Result<StoredLimits, Fault> {
+    Ok(StoredLimits { rows: stored(store, "chunkLimit")?, bytes: stored(store, "byteLimit")? })
+}
+
+impl StoredLimits {
+    /// The limits of one client: the smaller of its own, the owner's and the server's, never below the least. Who
+    /// does not say gets the owner's, or the default.
+    pub fn of_client(self, budget: &Budget, rows: Option<u64>, bytes: Option<u64>) -> Limits {
+        let smaller = |own: Option<u64>, stored: Option<u64>, default: usize, least: usize, most: usize| {
+            let own = own.or(stored).unwrap_or(default as u64);
+            // A stored value may be older than a smaller budget.
+            own.min(stored.unwrap_or(u64::MAX)).clamp(least as u64, most.max(least) as u64) as usize
+        };
+        Limits {
+            rows: smaller(rows, self.rows, budget.window_rows, WINDOW_ROWS_MIN, budget.window_rows_max),
+            bytes: smaller(bytes, self.bytes, budget.window_bytes, WINDOW_BYTES_MIN, budget.window_bytes_max),
+        }
     }
 }
 
@@ -185,16 +195,20 @@ mod tests {
 
     #[test]
     fn a_client_gets_the_smaller_limit_but_never_less_than_the_least() {
-        let settings = Limits { rows: 200, bytes: 1 << 20 };
-        let check = |rows, bytes, expected: (usize, usize)| {
-            let limits = client_limits(settings, rows, bytes);
-            assert_eq!((limits.rows, limits.bytes), expected, "{rows:?} {bytes:?}");
+        let check = |stored: Option<u64>, own: Option<u64>, expected: usize| {
+            let stored = StoredLimits { rows: stored, bytes: None };
+            let limits = stored.of_client(&Budget::ROUTER, own, None);
+            assert_eq!((limits.rows, limits.bytes), (expected, 1 << 20), "{stored:?} {own:?}");
         };
-        check(None, None, (200, 1 << 20));
-        check(Some(40), Some(300_000), (40, 300_000));
-        check(Some(1), Some(1), (20, WINDOW_BYTES_MIN));
-        check(Some(u64::MAX), Some(u64::MAX), (200, 1 << 20));
-        check(Some(0), None, (20, 1 << 20));
+        check(None, None, 200);
+        check(None, Some(40), 40);
+        check(None, Some(u64::MAX), 1000);
+        check(None, Some(0), WINDOW_ROWS_MIN);
+        check(Some(500), None, 500);
+        check(Some(500), Some(600), 500);
+        check(Some(500), Some(400), 400);
+        check(Some(5000), None, 1000);
+        check(Some(1), Some(400), WINDOW_ROWS_MIN);
     }
 
     #[test]

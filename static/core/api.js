@@ -26,11 +26,21 @@ export class Api {
     this.fetcher = fetcher;
   }
 
-  get(path) { return this.#call('GET', path); }
-  post(path, body) { return this.#call('POST', path, body); }
-  put(path, body) { return this.#call('PUT', path, body); }
-  patch(path, body) { return this.#call('PATCH', path, body); }
-  delete(path) { return this.#call('DELETE', path); }
+  get(path) {
+    return this.#call('GET', path);
+  }
+  post(path, body) {
+    return this.#call('POST', path, body);
+  }
+  put(path, body) {
+    return this.#call('PUT', path, body);
+  }
+  patch(path, body) {
+    return this.#call('PATCH', path, body);
+  }
+  delete(path) {
+    return this.#call('DELETE', path);
+  }
 
   async #call(method, path, body) {
     const headers = {};
@@ -41,7 +51,11 @@ export class Api {
     const timer = setTimeout(() => abort.abort(), WAIT_MS);
     try {
       const answer = await this.fetcher(path, {
-        method, headers, signal: abort.signal, cache: 'no-store', credentials: 'omit',
+        method,
+        headers,
+        signal: abort.signal,
+        cache: 'no-store',
+        credentials: 'omit',
         body: body === undefined ? undefined : JSON.stringify(body),
       });
       return await this.#read(answer);

@@ -1,9 +1,9 @@
 /**
  * One WebSocket that is kept alive: says hello, pings, notices silence, and comes back after a loss.
  *
- * States: `off` (not wanted) · `connecting` (until `welcome`) · `open` · `waiting` (for the next try) · `denied` (the token
- * is not, or no longer, good; nothing is tried until `start`). Timers, sockets and chance come from outside, so that
- * tests own them. Events of a socket that was given up are never heard.
+ * States: `off` (not wanted) · `connecting` (until `welcome`) · `open` · `waiting` (for the next try) ·
+ * `denied` (the token is not, or no longer, good; nothing is tried until `start`). Timers, sockets and
+ * chance come from outside, so that tests own them. Events of a socket that was given up are never heard.
  */
 
 export const PING_MS = 20_000;

@@ -1,9 +1,10 @@
 /**
  * Rows → turns → items, made anew whenever rows come or go: a pure projection, never stored.
  *
- * A text row is an item of its own, since each renders alone (`md` says what it starts inside of). Thinking is one item a
- * block, a tool call one item with all that bears its `callId`, wherever it stands; a result whose call is not
- * held stands alone. Keys come from seqs and ids, never from positions, so they hold while rows come and go at both ends.
+ * A text row is an item of its own, since each renders alone (`md` says what it starts inside of). Thinking
+ * is one item a block, a tool call one item with all that bears its `callId`, wherever it stands; a result
+ * whose call is not held stands alone. Keys come from seqs and ids, never from positions, so they hold
+ * while rows come and go at both ends.
  */
 
 /**
@@ -47,9 +48,17 @@ function kindOf(row) {
 
 /** @returns {boolean} whether `row` continues the text block that `before` belongs to */
 function continues(before, row) {
-  return !!before && row.type === 'text' && row.role === 'assistant' && before.type === 'text' &&
-    before.role === 'assistant' && before.turnId === row.turnId && before.step === row.step &&
-    before.data.block === row.data.block && !!row.data.part;
+  return (
+    !!before &&
+    row.type === 'text' &&
+    row.role === 'assistant' &&
+    before.type === 'text' &&
+    before.role === 'assistant' &&
+    before.turnId === row.turnId &&
+    before.step === row.step &&
+    before.data.block === row.data.block &&
+    !!row.data.part
+  );
 }
 
 /**
@@ -94,7 +103,12 @@ export function joined(rows, field) {
 
 /** The argument that tells most, by tool. */
 const TELLING = {
-  shell: 'command', read_file: 'path', write_file: 'path', edit_file: 'path', list_files: 'path', search: 'query',
+  shell: 'command',
+  read_file: 'path',
+  write_file: 'path',
+  edit_file: 'path',
+  list_files: 'path',
+  search: 'query',
   http_get: 'url',
 };
 

@@ -1,9 +1,9 @@
 /**
- * The page's state and what changes it: tabs, the window of the visible one, what was sent and is not yet in the log,
- * and the connection. Without DOM; views listen and render.
+ * The page's state and what changes it: tabs, the window of the visible one, what was sent and is not yet
+ * in the log, and the connection. Without DOM; views listen and render.
  *
- * Every frame is applied here, in order. What does not fit the window opens the tab anew (bounded, and told), so a fault
- * heals itself or is seen, but is never swallowed.
+ * Every frame is applied here, in order. What does not fit the window opens the tab anew (bounded, and
+ * told), so a fault heals itself or is seen, but is never swallowed.
  */
 
 import { Connection } from './connection.js';
@@ -28,7 +28,8 @@ export class Session {
   /**
    * @param {object} parts
    * @param {import('./api.js').Api} parts.api
-   * @param {{get:(key:string)=>any, set:(key:string, value:any)=>void}} parts.storage  JSON by key, survives a reload
+   * @param {{get:(key:string)=>any, set:(key:string, value:any)=>void}} parts.storage  JSON by key,
+   *   survives a reload
    * @param {() => any} parts.socket
    * @param {{setTimer:Function, clearTimer:Function, now:()=>number, random:()=>number}} parts.clock
    * @param {{chunkLimit?:number, byteLimit?:number}} [parts.wish]  limits that this device can bear
@@ -63,7 +64,8 @@ export class Session {
     this.notice = null;
     this.req = 0;
     this.connection = new Connection({
-      socket, ...clock,
+      socket,
+      ...clock,
       hello: () => this.#hello(),
       onFrame: (frame) => this.#frame(frame),
       onState: (state) => this.#connected(state),
@@ -79,13 +81,23 @@ export class Session {
     for (const listener of this.listeners) listener(what, detail);
   }
 
-  start() { this.connection.start(); }
+  start() {
+    this.connection.start();
+  }
 
-  get token() { return this.storage.get('token'); }
+  get token() {
+    return this.storage.get('token');
+  }
 
   #hello() {
     const resume = this.window ? this.window.resume(this.epoch) : undefined;
-    return { type: 'hello', protocol: PROTOCOL, token: this.token || '', ...this.wish, ...(resume && { resume }) };
+    return {
+      type: 'hello',
+      protocol: PROTOCOL,
+      token: this.token || '',
+      ...this.wish,
+      ...(resume && { resume }),
+    };
   }
 
   #connected(state) {
@@ -93,7 +105,8 @@ export class Session {
     this.#tell('connection', state);
   }
 
-  // ---- frames -------------------------------------------------------------------------------------------------
+  // ---- frames
+  // -------------------------------------------------------------------------------------------------
 
   #frame(frame) {
     try {
@@ -122,20 +135,34 @@ export class Session {
 
   #apply(frame) {
     switch (frame.type) {
-      case 'welcome': return this.#welcome(frame);
-      case 'tab': return this.#tabChanged(frame.tab);
-      case 'tab-removed': return this.#tabRemoved(frame.id);
-      case 'status': return this.#status(frame);
-      case 'turn-start': return this.#turnStart(frame);
-      case 'turn-sealed': return this.#turnSealed(frame);
-      case 'limits': return this.#limits(frame);
-      case 'approval': return this.#approval(frame.approval);
+      case 'welcome':
+        return this.#welcome(frame);
+      case 'tab':
+        return this.#tabChanged(frame.tab);
+      case 'tab-removed':
+        return this.#tabRemoved(frame.id);
+      case 'status':
+        return this.#status(frame);
+      case 'turn-start':
+        return this.#turnStart(frame);
+      case 'turn-sealed':
+        return this.#turnSealed(frame);
+      case 'limits':
+        return this.#limits(frame);
+      case 'approval':
+        return this.#approval(frame.approval);
       case 'approval-resolved':
         this.approvals = this.approvals.filter((one) => one.id !== frame.id);
         return this.#tell('approvals');
-      case 'notice': case 'config-reload': return this.#tell('notice', frame.text);
-      case 'error': return this.#refused(frame);
-      case 'message-queued': case 'message-consumed': case 'message-cancelled': return this.#message(frame);
+      case 'notice':
+      case 'config-reload':
+        return this.#tell('notice', frame.text);
+      case 'error':
+        return this.#refused(frame);
+      case 'message-queued':
+      case 'message-consumed':
+      case 'message-cancelled':
+        return this.#message(frame);
       default:
         if (this.window && frame.tab === this.window.tab) this.#windowFrame(frame);
     }
@@ -147,7 +174,8 @@ export class Session {
     this.approvals = frame.approvals || [];
     this.tabs = new Map(frame.tabs.map((tab) => [tab.id, tab]));
     for (const tab of frame.tabs) {
-      if (tab.id !== this.current && tab.id in this.seen && tab.total > this.seen[tab.id]) this.unread.add(tab.id);
+      if (tab.id !== this.current && tab.id in this.seen && tab.total > this.seen[tab.id])
+        this.unread.add(tab.id);
       if (tab.status !== 'retrying') this.details.delete(tab.id);
       this.#clockTurn(tab.id, tab.status);
     }
@@ -174,19 +202,30 @@ export class Session {
         log.applyChunks(frame);
         if (frame.req && this.asked[frame.edge] && this.asked[frame.edge].req === frame.req) {
           const moved = frame.edge === 'older' ? before[0] !== log.oldest : before[1] !== log.newest;
-          this.asked[frame.edge] = moved ? null : { done: true, at: frame.edge === 'older' ? log.oldest : log.newest };
+          this.asked[frame.edge] = moved
+            ? null
+            : { done: true, at: frame.edge === 'older' ? log.oldest : log.newest };
           this.#tell('edge');
         }
         break;
       }
-      case 'evict': log.applyEvict(frame); break;
-      case 'chunk-open': log.applyOpen(frame.chunk); break;
+      case 'evict':
+        log.applyEvict(frame);
+        break;
+      case 'chunk-open':
+        log.applyOpen(frame.chunk);
+        break;
       case 'chunk-delta':
         if (log.applyDelta(frame)) this.#tell('delta');
         return;
-      case 'chunk': log.applyChunk(frame); break;
-      case 'tail': log.applyTail(frame); break;
-      default: return;
+      case 'chunk':
+        log.applyChunk(frame);
+        break;
+      case 'tail':
+        log.applyTail(frame);
+        break;
+      default:
+        return;
     }
     this.#settleRows();
     this.#saw();
@@ -273,7 +312,8 @@ export class Session {
     if (this.sums.size > SUMS_MAX) this.sums.delete(this.sums.keys().next().value);
   }
 
-  // ---- messages -----------------------------------------------------------------------------------------------
+  // ---- messages
+  // -----------------------------------------------------------------------------------------------
 
   #settle(clientId) {
     this.settled = this.settled.concat([clientId]).slice(-SETTLED_MAX);
@@ -326,7 +366,10 @@ export class Session {
   async #post(one) {
     one.state = 'sending';
     try {
-      const answer = await this.api.post(`/api/tabs/${one.tab}/messages`, { clientId: one.clientId, text: one.text });
+      const answer = await this.api.post(`/api/tabs/${one.tab}/messages`, {
+        clientId: one.clientId,
+        text: one.text,
+      });
       one.state = answer.status === 'queued' ? 'queued' : 'sent';
       one.messageId = answer.messageId;
       one.turnId = answer.turnId;
@@ -364,7 +407,8 @@ export class Session {
     this.#tell('queue');
   }
 
-  // ---- what the reader does -----------------------------------------------------------------------------------
+  // ---- what the reader does
+  // -----------------------------------------------------------------------------------
 
   /** @param {string|null} id  makes a tab the visible one; null: the empty page of a new one */
   show(id) {

@@ -13,7 +13,7 @@ export const S = {
   theme: { system: 'Theme: as the system', light: 'Theme: light', dark: 'Theme: dark' },
   demo: 'Demo',
   demoTitle: 'Answers come from a built-in demo, not from a model. Tools are real.',
-  demoNote: 'Demo: a script answers, no model',
+  demoNote: 'Demo: scripted answers',
   more: 'More',
   rename: 'Rename',
   archive: 'Archive',
@@ -23,8 +23,12 @@ export const S = {
   title: 'Title of the tab',
   unread: 'unread',
   status: {
-    idle: 'idle', waiting: 'waiting for a free slot', running: 'working', waiting_approval: 'waits for you',
-    retrying: 'trying again', error: 'ended with an error',
+    idle: 'idle',
+    waiting: 'waiting for a free slot',
+    running: 'working',
+    waiting_approval: 'waits for you',
+    retrying: 'trying again',
+    error: 'ended with an error',
   },
 
   ask: 'Ask this device…',
@@ -80,12 +84,18 @@ export const S = {
   askAgain: 'Ask again',
   picture: 'picture, not loaded: ',
   sum: (input, cached, output) => `${input} in · ${cached} cached · ${output} out`,
-  sumTitle: 'Tokens of this turn: sent fresh or written to the cache, read from the cache, and written by the model',
-  tabSum: (tokens, percent) => `${tokens} tokens${percent ? ` · ${percent} % of input cached` : ''}`,
+  sumTitle:
+    'Tokens of this turn: sent fresh or written to the cache, read from the cache, and written by the model',
+  tabSum: (tokens, percent) => `${tokens} tokens${percent ? ` · ${percent} % cached` : ''}`,
   tabSumTitle: 'Tokens of this tab',
   stops: {
-    max_tokens: 'reached the output limit', refused: 'the provider refused', cancelled: 'stopped',
-    interrupted: 'interrupted', cut: 'cut off', limit: 'reached a limit', error: 'ended with an error',
+    max_tokens: 'reached the output limit',
+    refused: 'the provider refused',
+    cancelled: 'stopped',
+    interrupted: 'interrupted',
+    cut: 'cut off',
+    limit: 'reached a limit',
+    error: 'ended with an error',
   },
 
   working: 'Working',
@@ -94,7 +104,8 @@ export const S = {
   runningTool: (tool) => `Running ${tool}`,
   waitingSlot: 'Waiting for a free slot',
   waitingOwner: 'Waiting for your answer',
-  retrying: (s, attempt) => (s > 0 ? `Trying again in ${s} s (attempt ${attempt})` : `Trying again (attempt ${attempt})`),
+  retrying: (s, attempt) =>
+    s > 0 ? `Trying again in ${s} s (attempt ${attempt})` : `Trying again (attempt ${attempt})`,
   turnDone: 'The answer is complete.',
   turnEnded: (why) => `The turn ended: ${why}.`,
 
@@ -111,18 +122,36 @@ export const S = {
 
   error: 'Something went wrong',
   errors: [
-    [/\b(401|403|api key|unauthori[sz]ed|forbidden|authentication)\b/i, 'The provider did not accept the key',
-      'Check the key file of this provider in the config, then try again.'],
-    [/\b(429|rate limit|overloaded|529|too many requests)\b/i, 'The provider has no room right now',
-      'Wait a little, then try again, or choose another model above.'],
-    [/(quota|credit|billing|402)/i, 'The provider wants to be paid',
-      'Look at the account’s balance, or choose another model above.'],
-    [/(connection refused|unreachable|dns|resolve|timed? ?out|no route|reset)/i, 'The provider cannot be reached',
-      'Check that it runs and that base_url in the config is right, then try again.'],
-    [/(certificate|tls|ssl)/i, 'The connection to the provider is not trusted',
-      'Check the device’s clock and the provider’s address, then try again.'],
-    [/(context|too long|too large)/i, 'The conversation is too long for this model',
-      'Start a new tab, or choose a model with a larger context.'],
+    [
+      /\b(401|403|api key|unauthori[sz]ed|forbidden|authentication)\b/i,
+      'The provider did not accept the key',
+      'Check the key file of this provider in the config, then try again.',
+    ],
+    [
+      /\b(429|rate limit|overloaded|529|too many requests)\b/i,
+      'The provider has no room right now',
+      'Wait a little, then try again, or choose another model above.',
+    ],
+    [
+      /(quota|credit|billing|402)/i,
+      'The provider wants to be paid',
+      'Look at the account’s balance, or choose another model above.',
+    ],
+    [
+      /(connection refused|unreachable|dns|resolve|timed? ?out|no route|reset)/i,
+      'The provider cannot be reached',
+      'Check that it runs and that base_url in the config is right, then try again.',
+    ],
+    [
+      /(certificate|tls|ssl)/i,
+      'The connection to the provider is not trusted',
+      'Check the device’s clock and the provider’s address, then try again.',
+    ],
+    [
+      /(context|too long|too large)/i,
+      'The conversation is too long for this model',
+      'Start a new tab, or choose a model with a larger context.',
+    ],
     [/(cut|ended early|stream)/i, 'The answer broke off', 'What came is kept. Try again to have it whole.'],
   ],
   errorHint: 'Try again, or choose another model above.',
@@ -143,7 +172,10 @@ export const S = {
   emptyTitle: 'What shall I look after?',
   suggestions: [
     ['How is this device doing?', 'How is this device doing? Memory, load, disks and uptime, in short.'],
-    ['What is in my working folder?', 'What is in the working directory? List it and say what each file seems to be.'],
+    [
+      'What is in my working folder?',
+      'What is in the working directory? List it and say what each file seems to be.',
+    ],
     ['Find a setting', 'Search the working directory for “password” and tell me which files to look at.'],
     ['Write me a checklist', 'Write me a short checklist for keeping a home router healthy.'],
   ],
@@ -151,7 +183,8 @@ export const S = {
   noModelLead: 'Name a provider in the config file, then restart Siskin. For a model on your own network:',
   noModelConfig: '[[provider]]\nname = "home"\nkind = "openai"\nbase_url = "http://192.168.1.20:11434/v1"',
   noModelCloud: 'For a hosted one:',
-  noModelCloudConfig: '[[provider]]\nname = "claude"\nkind = "anthropic"\nbase_url = "https://api.anthropic.com"\n' +
+  noModelCloudConfig:
+    '[[provider]]\nname = "claude"\nkind = "anthropic"\nbase_url = "https://api.anthropic.com"\n' +
     'api_key_file = "/etc/siskin/anthropic.key"',
   noModelCheck: 'On the device, siskin check says whether it can be reached.',
   noModelErrors: 'What the providers answered:',
@@ -181,6 +214,7 @@ export const S = {
     `${turns} for ${sealed} turns · ${checks} checkpoints · ${others} others`,
   devBudgets: 'Budgets',
   devBudgetHead: ['Budget', 'Used', 'Peak', 'Limit'],
+  devFixed: 'Fixed limits',
   devSandbox: 'Sandbox',
   devPaired: 'Paired browsers',
   devThis: 'this one',

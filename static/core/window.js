@@ -1,9 +1,9 @@
 /**
  * The rows of one tab that this page holds: a contiguous run of its log, and the chunk that is still open.
  *
- * The server decides what is held (design: windows) and this model follows its frames to the letter. It never
- * guesses: what does not fit raises `OutOfStep`, and the session opens the tab anew. Rows are flat and keyed by seq;
- * turns and parts are made of them only when they are shown (group.js).
+ * The server decides what is held (design: windows) and this model follows its frames to the letter. It
+ * never guesses: what does not fit raises `OutOfStep`, and the session opens the tab anew. Rows are flat
+ * and keyed by seq; turns and parts are made of them only when they are shown (group.js).
  *
  * Cost: at most `limits.chunkLimit` rows and `limits.byteLimit` bytes, plus one open chunk.
  */
@@ -48,14 +48,24 @@ export class LogWindow {
     this.known = false;
   }
 
-  get oldest() { return this.rows.length ? this.rows[0].seq : 0; }
-  get newest() { return this.rows.length ? this.rows[this.rows.length - 1].seq : 0; }
+  get oldest() {
+    return this.rows.length ? this.rows[0].seq : 0;
+  }
+  get newest() {
+    return this.rows.length ? this.rows[this.rows.length - 1].seq : 0;
+  }
   /** Nothing newer exists that is not held. */
-  get atTail() { return this.newest >= this.total; }
+  get atTail() {
+    return this.newest >= this.total;
+  }
   /** Something older exists that is not held. */
-  get hasOlder() { return this.oldest > 1; }
+  get hasOlder() {
+    return this.oldest > 1;
+  }
   /** @param {number} seq @returns {Row|undefined} */
-  row(seq) { return this.rows[seq - this.oldest]; }
+  row(seq) {
+    return this.rows[seq - this.oldest];
+  }
 
   /** A `window` frame: `replace` drops all that was held, `keep` goes on from it. */
   applyWindow(frame) {
@@ -196,7 +206,11 @@ export class LogWindow {
   resume(epoch) {
     if (!this.known || !this.rows.length) return undefined;
     return {
-      epoch, tab: this.tab, oldestSeq: this.oldest, newestSeq: this.newest, following: this.following,
+      epoch,
+      tab: this.tab,
+      oldestSeq: this.oldest,
+      newestSeq: this.newest,
+      following: this.following,
     };
   }
 }

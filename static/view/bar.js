@@ -9,16 +9,44 @@ export class BarView {
   constructor(session, deeds) {
     this.session = session;
     this.deeds = deeds;
-    this.tabsButton = h('button', {
-      id: 'tabs-button', class: 'icon-button only-phone', type: 'button', 'aria-label': S.openTabs, 'aria-expanded': 'false',
-      'aria-controls': 'side', onclick: () => deeds.sheet(true),
-    }, icon('menu'), h('i', { class: 'dot mark', hidden: true }));
-    this.title = h('button', { class: 'title', type: 'button', title: S.rename, onclick: () => this.#rename() });
+    this.tabsButton = h(
+      'button',
+      {
+        id: 'tabs-button',
+        class: 'icon-button only-phone',
+        type: 'button',
+        'aria-label': S.openTabs,
+        'aria-expanded': 'false',
+        'aria-controls': 'side',
+        onclick: () => deeds.sheet(true),
+      },
+      icon('menu'),
+      h('i', { class: 'dot mark', hidden: true }),
+    );
+    this.title = h('button', {
+      class: 'title',
+      type: 'button',
+      title: S.rename,
+      onclick: () => this.#rename(),
+    });
     this.model = h('select', { class: 'model', 'aria-label': S.model, onchange: () => this.#pick() });
-    this.effort = h('select', { class: 'model', 'aria-label': S.effort, hidden: true, onchange: () => this.#pickEffort() });
-    this.archive = h('button', {
-      class: 'icon-button', type: 'button', 'aria-label': S.archive, title: S.archive, onclick: () => deeds.archive(),
-    }, icon('archive'));
+    this.effort = h('select', {
+      class: 'model',
+      'aria-label': S.effort,
+      hidden: true,
+      onchange: () => this.#pickEffort(),
+    });
+    this.archive = h(
+      'button',
+      {
+        class: 'icon-button',
+        type: 'button',
+        'aria-label': S.archive,
+        title: S.archive,
+        onclick: () => deeds.archive(),
+      },
+      icon('archive'),
+    );
     byId('bar').replaceChildren(this.tabsButton, this.title, this.model, this.effort, this.archive);
     // What is offered may have changed since; asked while the list is about to open.
     this.model.addEventListener('pointerdown', () => deeds.refreshModels());
@@ -34,8 +62,11 @@ export class BarView {
     this.archive.hidden = !tab || !inTab;
     this.model.hidden = !inTab;
     this.#drawModels(tab);
-    const elsewhere = [...this.session.tabs.values()].some((one) => one.id !== this.session.current &&
-      (this.session.unread.has(one.id) || one.status === 'waiting_approval'));
+    const elsewhere = [...this.session.tabs.values()].some(
+      (one) =>
+        one.id !== this.session.current &&
+        (this.session.unread.has(one.id) || one.status === 'waiting_approval'),
+    );
     this.tabsButton.querySelector('.mark').hidden = !elsewhere;
   }
 
@@ -61,15 +92,20 @@ export class BarView {
     }
     this.model.replaceChildren(...nodes);
     this.model.title = chosen;
-    this.#drawEfforts(models.find((model) => model.id === chosen), tab);
+    this.#drawEfforts(
+      models.find((model) => model.id === chosen),
+      tab,
+    );
   }
 
   #drawEfforts(model, tab) {
     const efforts = (tab && model && model.efforts) || [];
     this.effort.hidden = !efforts.length;
     const chosen = (tab && tab.effort) || '';
-    this.effort.replaceChildren(h('option', { value: '', selected: !chosen }, S.effort),
-      ...efforts.map((one) => option(one, one, one === chosen)));
+    this.effort.replaceChildren(
+      h('option', { value: '', selected: !chosen }, S.effort),
+      ...efforts.map((one) => option(one, one, one === chosen)),
+    );
   }
 
   #pick() {

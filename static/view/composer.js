@@ -14,19 +14,47 @@ export class ComposerView {
     this.session = session;
     this.deeds = deeds;
     this.field = h('textarea', {
-      id: 'ask', rows: 1, placeholder: S.ask, 'aria-label': S.askLabel, enterKeyHint: 'send', autocomplete: 'off',
+      id: 'ask',
+      rows: 1,
+      placeholder: S.ask,
+      'aria-label': S.askLabel,
+      enterKeyHint: 'send',
+      autocomplete: 'off',
     });
-    this.sendButton = h('button', { class: 'send', type: 'submit', 'aria-label': S.send, title: S.send }, icon('send'));
-    this.stopButton = h('button', {
-      class: 'halt', type: 'button', 'aria-label': S.stop, title: S.stop, hidden: true, onclick: () => deeds.stop(),
-    }, icon('stop'));
-    this.form = h('form', { class: 'ask', onsubmit: (event) => this.#submit(event) }, this.field, this.stopButton,
-      this.sendButton);
+    this.sendButton = h(
+      'button',
+      { class: 'send', type: 'submit', 'aria-label': S.send, title: S.send },
+      icon('send'),
+    );
+    this.stopButton = h(
+      'button',
+      {
+        class: 'halt',
+        type: 'button',
+        'aria-label': S.stop,
+        title: S.stop,
+        hidden: true,
+        onclick: () => deeds.stop(),
+      },
+      icon('stop'),
+    );
+    this.form = h(
+      'form',
+      { class: 'ask', onsubmit: (event) => this.#submit(event) },
+      this.field,
+      this.stopButton,
+      this.sendButton,
+    );
     this.queue = h('div', { class: 'queue' });
     this.queued = new Map();
     this.doing = h('span', { class: 'doing' });
     this.tokens = h('span', { class: 'tokens' });
-    byId('foot').replaceChildren(jump, this.queue, this.form, h('div', { class: 'status' }, this.doing, this.tokens));
+    byId('foot').replaceChildren(
+      jump,
+      this.queue,
+      this.form,
+      h('div', { class: 'status' }, this.doing, this.tokens),
+    );
     this.coarse = matchMedia('(pointer: coarse)');
     this.#listen();
     setInterval(() => this.drawStatus(), 1000);
@@ -68,14 +96,18 @@ export class ComposerView {
     this.#buttons();
   }
 
-  get text() { return this.field.value; }
+  get text() {
+    return this.field.value;
+  }
 
   focus() {
     // A phone's keyboard would cover what one came to read.
     if (!this.coarse.matches) this.field.focus({ preventScroll: true });
   }
 
-  get #draftKey() { return `draft.${this.draftTab || 'new'}`; }
+  get #draftKey() {
+    return `draft.${this.draftTab || 'new'}`;
+  }
 
   saveDraft() {
     clearTimeout(this.draftTimer);
@@ -119,25 +151,48 @@ export class ComposerView {
 
   #drawQueue() {
     const log = this.session.window;
-    const here = this.session.pending.filter((one) => one.tab === this.session.current && one.state === 'queued');
+    const here = this.session.pending.filter(
+      (one) => one.tab === this.session.current && one.state === 'queued',
+    );
     const all = (log ? log.queue : []).concat(here);
     const wanted = all.map((one) => ({ key: one.clientId, one }));
     if (all.length && !this.#busy) wanted.push({ key: '-now' });
-    sync(this.queue, wanted, this.queued, (want) => this.#makeQueued(want), (shown, { one }) => {
-      shown.one = one;
-      if (one) setText(shown.text, one.text);
-    });
+    sync(
+      this.queue,
+      wanted,
+      this.queued,
+      (want) => this.#makeQueued(want),
+      (shown, { one }) => {
+        shown.one = one;
+        if (one) setText(shown.text, one.text);
+      },
+    );
   }
 
   #makeQueued(want) {
     if (!want.one) {
-      return { node: h('div', { class: 'queued-now' }, h('span', {}, S.leftover),
-        h('button', { class: 'plain', type: 'button', onclick: () => this.deeds.sendQueue() }, S.sendNow)) };
+      return {
+        node: h(
+          'div',
+          { class: 'queued-now' },
+          h('span', {}, S.leftover),
+          h('button', { class: 'plain', type: 'button', onclick: () => this.deeds.sendQueue() }, S.sendNow),
+        ),
+      };
     }
     const text = h('span', { class: 'text' });
     const shown = { text, one: want.one };
-    shown.node = h('div', { class: 'queued' }, h('span', { class: 'dim' }, S.queued), text,
-      h('button', { class: 'quiet', type: 'button', onclick: () => this.deeds.takeBack(shown.one) }, S.takeBack));
+    shown.node = h(
+      'div',
+      { class: 'queued' },
+      h('span', { class: 'dim' }, S.queued),
+      text,
+      h(
+        'button',
+        { class: 'quiet', type: 'button', onclick: () => this.deeds.takeBack(shown.one) },
+        S.takeBack,
+      ),
+    );
     return shown;
   }
 
@@ -159,7 +214,10 @@ export class ComposerView {
   #doing(tab) {
     const since = this.session.runningSince.get(tab.id);
     const now = this.session.clock.now();
-    const took = since && now - since > 999 ? ` · ${span(Math.floor((now - since) / 1000) * 1000).replace('.0', '')}` : '';
+    const took =
+      since && now - since > 999
+        ? ` · ${span(Math.floor((now - since) / 1000) * 1000).replace('.0', '')}`
+        : '';
     if (tab.status === 'waiting') return S.waitingSlot + took;
     if (tab.status === 'waiting_approval') return S.waitingOwner;
     if (tab.status === 'retrying') {
@@ -177,7 +235,8 @@ export class ComposerView {
     if (open && open.type === 'thinking') return S.thinkingNow;
     if (open) return S.runningTool(open.data.name);
     const last = log && log.rows[log.rows.length - 1];
-    if (last && last.type === 'tool_call' && last.turnId === log.turnId) return S.runningTool(last.data.name);
+    if (last && last.type === 'tool_call' && last.turnId === log.turnId)
+      return S.runningTool(last.data.name);
     return S.working;
   }
 
@@ -186,6 +245,9 @@ export class ComposerView {
     const { usage } = tab;
     const rate = usage ? hitRate(usage) : null;
     if (rate === null) return this.coarse.matches ? '' : S.hintDesk;
-    return S.tabSum(count(usage.input + usage.cacheRead + usage.cacheWrite + usage.output), Math.round(rate * 100));
+    return S.tabSum(
+      count(usage.input + usage.cacheRead + usage.cacheWrite + usage.output),
+      Math.round(rate * 100),
+    );
   }
 }

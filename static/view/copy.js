@@ -28,15 +28,22 @@ async function copy(text) {
 /** @param {() => string} text @returns {HTMLButtonElement} */
 export function copyButton(text) {
   const word = h('span', {}, S.copy);
-  const button = h('button', { class: 'quiet', type: 'button', 'aria-label': S.copy, onclick: act }, icon('copy'), word);
+  const button = h(
+    'button',
+    { class: 'quiet', type: 'button', 'aria-label': S.copy, onclick: act },
+    icon('copy'),
+    word,
+  );
+  function show(mark, text) {
+    button.firstChild.replaceWith(icon(mark));
+    setText(word, text);
+    button.setAttribute('aria-label', text);
+    button.classList.toggle('told', mark === 'cross');
+  }
   async function act() {
     const done = await copy(text());
-    setText(word, done ? S.copied : S.copyFailed);
-    button.classList.add('told');
-    setTimeout(() => {
-      setText(word, S.copy);
-      button.classList.remove('told');
-    }, 2000);
+    show(done ? 'check' : 'cross', done ? S.copied : S.copyFailed);
+    setTimeout(() => show('copy', S.copy), 2000);
   }
   return button;
 }

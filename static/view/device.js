@@ -16,9 +16,23 @@ export class DeviceView {
     this.devices = h('div', {});
     this.says = h('p', { class: 'cause', role: 'status' });
     this.code = h('p', { class: 'pair-code', hidden: true });
-    byId('device').replaceChildren(h('div', { class: 'column page' }, this.says, this.facts,
-      h('h2', {}, S.devPaired), this.devices,
-      h('button', { class: 'plain', type: 'button', onclick: () => this.#newCode() }, icon('plus'), S.devPairMore), this.code));
+    byId('device').replaceChildren(
+      h(
+        'div',
+        { class: 'column page' },
+        this.says,
+        this.facts,
+        h('h2', {}, S.devPaired),
+        this.devices,
+        h(
+          'button',
+          { class: 'plain', type: 'button', onclick: () => this.#newCode() },
+          icon('plus'),
+          S.devPairMore,
+        ),
+        this.code,
+      ),
+    );
   }
 
   show(on) {
@@ -35,7 +49,9 @@ export class DeviceView {
     try {
       const status = await this.api.get('/api/status');
       setText(this.says, '');
+      const { open } = this.facts.querySelector('details') || { open: false };
       this.facts.replaceChildren(...facts(status));
+      this.facts.querySelector('details').open = open;
     } catch (error) {
       setText(this.says, S.failed(error.message));
     }
@@ -51,8 +67,11 @@ export class DeviceView {
   }
 
   #device(device) {
-    const seen = h('span', { class: 'dim', title: exact(device.lastSeenAt) },
-      device.current ? S.devThis : S.devSeen(S.devAgo(age(device.lastSeenAt, Date.now()))));
+    const seen = h(
+      'span',
+      { class: 'dim', title: exact(device.lastSeenAt) },
+      device.current ? S.devThis : S.devSeen(S.devAgo(age(device.lastSeenAt, Date.now()))),
+    );
     const button = h('button', { class: 'quiet', type: 'button' }, S.devRevoke);
     button.addEventListener('click', async () => {
       // One press asks, the next one does it.
@@ -79,8 +98,16 @@ export class DeviceView {
 /** @param {any[][]} rows */
 function table(rows, head) {
   const line = (tag) => (cells) => h('tr', {}, ...cells.map((cell) => h(tag, {}, cell)));
-  return h('div', { class: 'wide' }, h('table', { class: 'facts' },
-    head && h('thead', {}, line('th')(head)), h('tbody', {}, ...rows.map(line('td')))));
+  return h(
+    'div',
+    { class: 'wide' },
+    h(
+      'table',
+      { class: 'facts' },
+      head && h('thead', {}, line('th')(head)),
+      h('tbody', {}, ...rows.map(line('td'))),
+    ),
+  );
 }
 
 function facts(status) {
@@ -99,20 +126,53 @@ function facts(status) {
     [S.devStoreSize, S.devOf(size(store.bytes), size(store.limitBytes))],
     [S.devWal, size(store.walBytes)],
     [S.devJournal, `${store.journal}: ${store.promise}`],
-    [S.devSyncs, S.devSyncsOf(count(store.turnSyncs), count(store.checkpointSyncs), count(store.otherSyncs), count(store.sealedTurns))],
+    [
+      S.devSyncs,
+      S.devSyncsOf(
+        count(store.turnSyncs),
+        count(store.checkpointSyncs),
+        count(store.otherSyncs),
+        count(store.sealedTurns),
+      ),
+    ],
   ];
   const nodes = [table(general), h('h2', {}, S.devStore)];
   if (store.error) nodes.push(h('p', { class: 'cause' }, store.error));
-  nodes.push(table(kept), h('h2', {}, S.devBudgets), table(budgets.map(budget), S.devBudgetHead));
+  nodes.push(table(kept), h('h2', {}, S.devBudgets), ...budgetTables(budgets));
   if (sandbox.length) {
-    nodes.push(h('h2', {}, S.devSandbox), table(sandbox.map((one) => [one.layer, one.ok ? icon('check') : icon('cross'), one.text])));
+    nodes.push(
+      h('h2', {}, S.devSandbox),
+      table(sandbox.map((one) => [one.layer, one.ok ? icon('check') : icon('cross'), one.text])),
+    );
   }
   return nodes;
 }
 
-function budget({ name, limit, used, peak, unit }) {
-  const show = (value) => (/^(bytes|b)$/i.test(unit) ? size(value) : `${count(value)}`);
-  const cells = [name.replaceAll('_', ' '), show(used), show(peak), show(limit)];
+/** @param {any[]} budgets  those that are metered first; the fixed limits are there for who asks */
+function budgetTables(budgets) {
+  const metered = budgets.filter((one) => one.used !== undefined);
+  const fixed = budgets.filter((one) => one.used === undefined);
+  const rest = fixed.map((one) => [name(one), amount(one.limit, one.unit)]);
+  return [
+    table(metered.map(meteredRow), S.devBudgetHead),
+    h('details', {}, h('summary', {}, S.devFixed), table(rest)),
+  ];
+}
+
+/** The unit stands behind the number already. */
+function name(budget) {
+  return budget.name.replace(/_(bytes|ms)$/, '').replaceAll('_', ' ');
+}
+
+function amount(value, unit) {
+  if (value === undefined) return '';
+  if (unit === 'bytes') return size(value);
+  return unit === 'ms' ? span(value).replace('.0', '') : count(value);
+}
+
+function meteredRow(budget) {
+  const { limit, used, peak, unit } = budget;
+  const cells = [name(budget), amount(used, unit), amount(peak, unit), amount(limit, unit)];
   // A budget that was reached is an ordinary event, but one to see.
   if (limit > 0 && peak >= limit) cells[2] = h('b', { class: 'reached' }, cells[2]);
   return cells;

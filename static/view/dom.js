@@ -2,7 +2,8 @@
 
 /**
  * @param {string} tag
- * @param {Record<string, any>} [props]  `on…` are listeners, `class` a class, the rest properties or attributes
+ * @param {Record<string, any>} [props]  `on…` are listeners, `class` a class, the rest properties or
+ *   attributes
  * @param {...(Node|string|null|undefined|false)} kids
  */
 export function h(tag, props = {}, ...kids) {
@@ -31,7 +32,8 @@ export function byId(id) {
 /**
  * Makes the children of `into` those of `wanted`, by key: what stays is kept and moved only if it must.
  * @template W, M
- * @param {HTMLElement} into @param {(W & {key:string})[]} wanted @param {Map<string, M & {node:HTMLElement}>} shown
+ * @param {HTMLElement} into @param {(W & {key:string})[]} wanted @param {Map<string, M &
+ *   {node:HTMLElement}>} shown
  * @param {(one: W) => M & {node:HTMLElement}} make @param {(shown: M, one: W) => void} update
  */
 export function sync(into, wanted, shown, make, update) {

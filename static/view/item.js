@@ -29,12 +29,17 @@ export function makeItem(item, around) {
 
 /**
  * A line that opens.
- * @param {string} key @param {HTMLElement[]} line @param {(body: HTMLElement) => void} fill  called while open
+ * @param {string} key @param {HTMLElement[]} line @param {(body: HTMLElement) => void} fill  called while
+ *   open
  */
 export function opening(key, className, line, fill, around) {
   const body = h('div', { class: 'body', id: `body-${key}`, hidden: true });
-  const button = h('button', { class: 'line', type: 'button', 'aria-controls': body.id, onclick: toggle },
-    ...line, icon('chevron'));
+  const button = h(
+    'button',
+    { class: 'line', type: 'button', 'aria-controls': body.id, onclick: toggle },
+    ...line,
+    icon('chevron'),
+  );
   const node = h('div', { class: className }, button, body);
   function show() {
     const open = around.opened.has(key);
@@ -81,7 +86,7 @@ function textItem(item) {
     node,
     update(now) {
       node.classList.toggle('joined', now.joined);
-      showMarkdown(node, now.rows[0]);
+      showMarkdown(node, now.rows[0], now.open);
     },
   };
 }
@@ -111,7 +116,10 @@ function thinkingItem(item, around) {
       const last = next.rows[next.rows.length - 1];
       const { ms, redacted } = last.data;
       line.node.classList.toggle('busy', next.open);
-      setText(word, next.open ? S.thinking : redacted ? S.thoughtHidden : ms ? S.thoughtFor(span(ms)) : S.thought);
+      setText(
+        word,
+        next.open ? S.thinking : redacted ? S.thoughtHidden : ms ? S.thoughtFor(span(ms)) : S.thought,
+      );
       line.show();
     },
   };
@@ -121,8 +129,12 @@ function errorItem(item, around) {
   const title = h('strong', {});
   const message = h('p', { class: 'cause' });
   const hint = h('p', {});
-  const button = h('button', { class: 'plain', type: 'button', onclick: () => around.again(item) }, icon('again'),
-    S.tryAgain);
+  const button = h(
+    'button',
+    { class: 'plain', type: 'button', onclick: () => around.again(item) },
+    icon('again'),
+    S.tryAgain,
+  );
   const node = h('div', { class: 'item error' }, icon('warn'), h('div', {}, title, message, hint, button));
   return {
     node,
@@ -150,5 +162,10 @@ function systemItem(item) {
 }
 
 const KINDS = {
-  user: userItem, text: textItem, thinking: thinkingItem, tool: toolItem, error: errorItem, system: systemItem,
+  user: userItem,
+  text: textItem,
+  thinking: thinkingItem,
+  tool: toolItem,
+  error: errorItem,
+  system: systemItem,
 };

@@ -31,8 +31,12 @@ export class LogView {
     this.edge = h('div', { class: 'edge', role: 'progressbar', 'aria-label': S.loading, hidden: true });
     this.column = h('div', { class: 'column' }, this.turns, this.pendings);
     this.jumpWord = h('span', {});
-    this.jump = h('button', { class: 'jump', type: 'button', hidden: true, onclick: () => this.toEnd() },
-      icon('down'), this.jumpWord);
+    this.jump = h(
+      'button',
+      { class: 'jump', type: 'button', hidden: true, onclick: () => this.toEnd() },
+      icon('down'),
+      this.jumpWord,
+    );
     box.append(this.column, this.empty);
     /** @type {Map<string, {node:HTMLElement, items:Map<string, any>, body:HTMLElement, sum:HTMLElement}>} */
     this.shown = new Map();
@@ -48,7 +52,8 @@ export class LogView {
       near: (edge) => this.#near(edge),
     });
     this.around = {
-      opened: this.opened, session,
+      opened: this.opened,
+      session,
       hold: (node, change) => this.scroller.hold(node, change),
       again: (item) => this.#again(item),
     };
@@ -113,8 +118,8 @@ export class LogView {
   #grow() {
     const open = this.session.window && this.session.window.open;
     if (!open || !this.openItem || this.openItem.item.key !== keyOf(open)) return;
+    // The end is kept in view by the scroller, which sees the column grow.
     this.openItem.made.update(this.openItem.item);
-    this.scroller.pin();
   }
 
   #reconcile() {
@@ -122,7 +127,13 @@ export class LogView {
     this.openItem = null;
     if (this.opened.size > OPENED_MAX) this.opened.clear();
     const turns = log ? project(log.rows, log.open, log.turnId) : [];
-    sync(this.turns, turns, this.shown, (turn) => this.#makeTurn(turn), (shown, turn) => this.#updateTurn(shown, turn));
+    sync(
+      this.turns,
+      turns,
+      this.shown,
+      (turn) => this.#makeTurn(turn),
+      (shown, turn) => this.#updateTurn(shown, turn),
+    );
     this.#showPendings();
     this.#showEmpty();
   }
@@ -137,16 +148,22 @@ export class LogView {
   #updateTurn(shown, turn) {
     shown.turn = turn;
     shown.node.classList.toggle('live', turn.live);
-    sync(shown.body, turn.items, shown.items, (item) => {
-      const made = makeItem(item, this.around);
-      return { ...made, drawn: signature(item) };
-    }, (one, item) => {
-      const drawn = signature(item);
-      if (item.open) this.openItem = { item, made: one };
-      if (one.drawn === drawn && !item.open) return;
-      one.drawn = drawn;
-      one.update(item);
-    });
+    sync(
+      shown.body,
+      turn.items,
+      shown.items,
+      (item) => {
+        const made = makeItem(item, this.around);
+        return { ...made, drawn: signature(item) };
+      },
+      (one, item) => {
+        const drawn = signature(item);
+        if (item.open) this.openItem = { item, made: one };
+        if (one.drawn === drawn && !item.open) return;
+        one.drawn = drawn;
+        one.update(item);
+      },
+    );
     this.#showSum(shown, turn);
   }
 
@@ -163,13 +180,25 @@ export class LogView {
     if (shown.sum.hidden) return;
     const at = turn.items[0].rows[0] || turn.items[0].results[0];
     const parts = [h('time', { title: exact(at.createdAt) }, clock(at.createdAt))];
-    if (sum && sum.stopReason && S.stops[sum.stopReason]) parts.push(h('span', {}, S.stops[sum.stopReason]));
+    if (sum && sum.stopReason && S.stops[sum.stopReason])
+      parts.push(h('span', {}, S.stops[sum.stopReason]));
     if (sum && sum.usage) parts.push(this.#tokens(sum.usage));
-    if (turn.items.some((item) => item.kind === 'text')) parts.push(copyButton(() => answerText(shown.turn)));
+    if (turn.items.some((item) => item.kind === 'text'))
+      parts.push(copyButton(() => answerText(shown.turn)));
     if (askedText(turn)) {
-      parts.push(h('button', {
-        class: 'quiet', type: 'button', 'aria-label': S.askAgain, onclick: () => this.deeds.send(askedText(shown.turn)),
-      }, icon('again'), h('span', {}, S.askAgain)));
+      parts.push(
+        h(
+          'button',
+          {
+            class: 'quiet',
+            type: 'button',
+            'aria-label': S.askAgain,
+            onclick: () => this.deeds.send(askedText(shown.turn)),
+          },
+          icon('again'),
+          h('span', {}, S.askAgain),
+        ),
+      );
     }
     shown.sum.replaceChildren(...parts);
   }
@@ -188,7 +217,9 @@ export class LogView {
 
   /** Messages that are not in the log yet. */
   #showPendings() {
-    const here = this.session.pending.filter((one) => one.tab === this.session.current && one.state !== 'queued');
+    const here = this.session.pending.filter(
+      (one) => one.tab === this.session.current && one.state !== 'queued',
+    );
     this.pendings.replaceChildren(...here.map((one) => this.#pending(one)));
   }
 
@@ -197,16 +228,31 @@ export class LogView {
     const node = h('div', { class: `item user pending ${one.state}` }, said);
     if (one.state === 'unsent' || one.state === 'refused') {
       const why = one.state === 'unsent' ? S.unsent : S.refused(one.error);
-      node.append(h('div', { class: 'pending-foot' }, h('span', {}, why),
-        h('button', { class: 'quiet', type: 'button', onclick: () => this.session.retry(one.clientId) }, S.tryAgain),
-        h('button', { class: 'quiet', type: 'button', onclick: () => this.deeds.edit(one.clientId) }, S.edit)));
+      node.append(
+        h(
+          'div',
+          { class: 'pending-foot' },
+          h('span', {}, why),
+          h(
+            'button',
+            { class: 'quiet', type: 'button', onclick: () => this.session.retry(one.clientId) },
+            S.tryAgain,
+          ),
+          h(
+            'button',
+            { class: 'quiet', type: 'button', onclick: () => this.deeds.edit(one.clientId) },
+            S.edit,
+          ),
+        ),
+      );
     }
     return node;
   }
 
   #showEmpty() {
     const log = this.session.window;
-    const empty = !this.session.pending.some((one) => one.tab === this.session.current) &&
+    const empty =
+      !this.session.pending.some((one) => one.tab === this.session.current) &&
       (!log || (log.known && !log.total && !log.open && !log.queue.length));
     if (!empty) {
       if (!this.empty.hidden) this.empty.replaceChildren();

@@ -1,6 +1,9 @@
-/** The allowed tree of core/markdown.js as elements. A text that grows keeps all blocks but those that changed. */
+/**
+ * The allowed tree of core/markdown.js as elements. A text that grows keeps all blocks but those that
+ * changed.
+ */
 
-import { blocks } from '../core/markdown.js';
+import { GrowingBlocks, blocks } from '../core/markdown.js';
 import { joined } from '../core/group.js';
 import { S } from '../core/strings.js';
 import { copyButton } from './copy.js';
@@ -13,15 +16,20 @@ function build(node) {
   const kids = node.kids.map(build);
   switch (node.tag) {
     case 'a':
-      return h('a', { href: node.href, target: '_blank', rel: 'noopener noreferrer', class: node.image && 'picture' },
-        node.image && S.picture, ...kids);
+      return h(
+        'a',
+        { href: node.href, target: '_blank', rel: 'noopener noreferrer', class: node.image && 'picture' },
+        node.image && S.picture,
+        ...kids,
+      );
     case 'input':
       return h('input', { type: 'checkbox', checked: node.checked, disabled: true });
     case 'ol':
       return h('ol', { start: node.start }, ...kids);
     case 'table':
       return h('div', { class: 'wide', tabIndex: 0 }, h('table', {}, ...kids));
-    case 'th': case 'td':
+    case 'th':
+    case 'td':
       return h(node.tag, { class: node.align && `to-${node.align}` }, ...kids);
     default:
       return h(node.tag, {}, ...kids);
@@ -30,17 +38,25 @@ function build(node) {
 
 function code(node) {
   const text = node.kids[0];
-  const head = h('div', { class: 'code-head' }, h('span', {}, node.lang || ''), copyButton(() => text));
+  const head = h(
+    'div',
+    { class: 'code-head' },
+    h('span', {}, node.lang || ''),
+    copyButton(() => text),
+  );
   return h('div', { class: 'code' }, head, h('pre', { tabIndex: 0 }, h('code', {}, text)));
 }
 
 /**
  * Shows one row's Markdown in `into`.
- * @param {HTMLElement & {raws?: string[]}} into
+ * @param {HTMLElement & {raws?: string[], growing?: GrowingBlocks|null}} into
  * @param {import('../core/window.js').Row} row
+ * @param {boolean} grows
  */
-export function showMarkdown(into, row) {
-  const now = blocks(joined([row], 'text'), row.data.md);
+export function showMarkdown(into, row, grows) {
+  const text = joined([row], 'text');
+  into.growing = grows ? into.growing || new GrowingBlocks(row.data.md) : null;
+  const now = into.growing ? into.growing.blocks(text) : blocks(text, row.data.md);
   const before = into.raws || [];
   let same = 0;
   while (same < now.length && same < before.length && now[same].raw === before[same]) same += 1;

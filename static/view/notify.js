@@ -1,4 +1,7 @@
-/** What is said outside the log: toasts, the banner of a lost connection, the title, the favicon, and to screen readers. */
+/**
+ * What is said outside the log: toasts, the banner of a lost connection, the title, the favicon, and to
+ * screen readers.
+ */
 
 import { S } from '../core/strings.js';
 import { byId, h, setText } from './dom.js';
@@ -12,7 +15,11 @@ export class Notifier {
   constructor(session) {
     this.session = session;
     this.text = h('span', {});
-    this.now = h('button', { class: 'quiet', type: 'button', onclick: () => session.connection.nudge() }, S.tryNow);
+    this.now = h(
+      'button',
+      { class: 'quiet', type: 'button', onclick: () => session.connection.nudge() },
+      S.tryNow,
+    );
     byId('banner').replaceChildren(this.text, this.now);
   }
 
@@ -20,10 +27,20 @@ export class Notifier {
   toast(text, action) {
     const node = h('div', { class: 'toast', role: 'status' }, h('span', {}, text));
     if (action) {
-      node.append(h('button', { class: 'quiet', type: 'button', onclick: () => {
-        node.remove();
-        action.act();
-      } }, action.word));
+      node.append(
+        h(
+          'button',
+          {
+            class: 'quiet',
+            type: 'button',
+            onclick: () => {
+              node.remove();
+              action.act();
+            },
+          },
+          action.word,
+        ),
+      );
     }
     const old = byId('toasts').children;
     if (old.length > 2) old[0].remove();
@@ -62,15 +79,20 @@ export class Notifier {
 
   /** The log cannot be kept in step: the one thing that only a reload mends. */
   broken() {
-    const node = h('div', { class: 'toast', role: 'alert' }, h('span', {}, S.broken),
-      h('button', { class: 'quiet', type: 'button', onclick: () => location.reload() }, S.reload));
+    const node = h(
+      'div',
+      { class: 'toast', role: 'alert' },
+      h('span', {}, S.broken),
+      h('button', { class: 'quiet', type: 'button', onclick: () => location.reload() }, S.reload),
+    );
     byId('toasts').replaceChildren(node);
   }
 
   /** Title and favicon show that something waits, also from behind other windows. */
   marks() {
     const tabs = [...this.session.tabs.values()];
-    const waits = this.session.approvals.length > 0 || tabs.some((tab) => tab.status === 'waiting_approval');
+    const waits =
+      this.session.approvals.length > 0 || tabs.some((tab) => tab.status === 'waiting_approval');
     const current = this.session.tabs.get(this.session.current);
     const title = (current && current.title) || '';
     const mark = waits ? '(!) ' : this.session.unread.size ? `(${this.session.unread.size}) ` : '';

@@ -15,7 +15,9 @@ export function codeFromAddress() {
 function ownName() {
   const agent = navigator.userAgent;
   const browser = ['Edg', 'Firefox', 'Chrome', 'Safari'].find((name) => agent.includes(name)) || 'Browser';
-  const system = ['Android', 'iPhone', 'iPad', 'Windows', 'Mac OS', 'CrOS', 'Linux'].find((name) => agent.includes(name));
+  const system = ['Android', 'iPhone', 'iPad', 'Windows', 'Mac OS', 'CrOS', 'Linux'].find((name) =>
+    agent.includes(name),
+  );
   return `${browser === 'Edg' ? 'Edge' : browser}${system ? ` on ${system}` : ''}`;
 }
 
@@ -25,16 +27,30 @@ export class PairingView {
     this.api = api;
     this.paired = paired;
     this.field = h('input', {
-      id: 'code', placeholder: 'ABCD-EFGH', autocomplete: 'one-time-code', autocapitalize: 'characters', spellcheck: false,
-      maxLength: 32, 'aria-describedby': 'pair-says', required: true,
+      id: 'code',
+      placeholder: 'ABCD-EFGH',
+      autocomplete: 'one-time-code',
+      autocapitalize: 'characters',
+      spellcheck: false,
+      maxLength: 32,
+      'aria-describedby': 'pair-says',
+      required: true,
     });
     this.button = h('button', { class: 'primary', type: 'submit' }, S.pair);
     this.says = h('p', { id: 'pair-says', class: 'says', role: 'status' });
-    byId('pair').replaceChildren(h('form', { class: 'card', onsubmit: (event) => this.#submit(event) },
-      h('img', { src: 'icon.svg', alt: '', width: 64, height: 64 }),
-      h('h1', {}, S.pairTitle), h('p', {}, S.pairLead),
-      h('p', {}, `${S.pairHow} `, h('code', {}, S.pairCommand), ` ${S.pairThen}`),
-      h('label', { for: 'code' }, S.pairField), h('div', { class: 'row' }, this.field, this.button), this.says));
+    byId('pair').replaceChildren(
+      h(
+        'form',
+        { class: 'card', onsubmit: (event) => this.#submit(event) },
+        h('img', { src: 'icon.svg', alt: '', width: 64, height: 64 }),
+        h('h1', {}, S.pairTitle),
+        h('p', {}, S.pairLead),
+        h('p', {}, `${S.pairHow} `, h('code', {}, S.pairCommand), ` ${S.pairThen}`),
+        h('label', { for: 'code' }, S.pairField),
+        h('div', { class: 'row' }, this.field, this.button),
+        this.says,
+      ),
+    );
   }
 
   show(reason) {

@@ -1,9 +1,10 @@
 /**
  * The one owner of the log's scroll position.
  *
- * Following: the end stays in view. Reading: what the reader looks at does not move, whatever is added or dropped around
- * it, by the rectangle of a row that survives; the browser's own anchoring is off, since Safari has none. Following is left
- * by the reader's own upward move only, and taken up again at the very end or by the button: never guessed from distance.
+ * Following: the end stays in view. Reading: what the reader looks at does not move, whatever is added or
+ * dropped around it, by the rectangle of a row that survives; the browser's own anchoring is off, since
+ * Safari has none. Following is left by the reader's own upward move only, and taken up again at the very
+ * end or by the button: never guessed from distance.
  */
 
 /** Further than any log is high; writing it needs no reading of the height. */
@@ -39,32 +40,53 @@ export class Scroller {
     const passive = { passive: true };
     this.box.addEventListener('scroll', () => this.#scrolled(), passive);
     this.box.addEventListener('wheel', (event) => this.#pushed(Math.sign(event.deltaY)), passive);
-    this.box.addEventListener('touchstart', (event) => {
-      this.touching = true;
-      this.touchY = event.touches[0].clientY;
-    }, passive);
-    this.box.addEventListener('touchmove', (event) => {
-      const y = event.touches[0].clientY;
-      if (Math.abs(y - this.touchY) > 0) this.#pushed(Math.sign(this.touchY - y));
-      this.touchY = y;
-    }, passive);
+    this.box.addEventListener(
+      'touchstart',
+      (event) => {
+        this.touching = true;
+        this.touchY = event.touches[0].clientY;
+      },
+      passive,
+    );
+    this.box.addEventListener(
+      'touchmove',
+      (event) => {
+        const y = event.touches[0].clientY;
+        if (Math.abs(y - this.touchY) > 0) this.#pushed(Math.sign(this.touchY - y));
+        this.touchY = y;
+      },
+      passive,
+    );
     for (const end of ['touchend', 'touchcancel']) {
-      this.box.addEventListener(end, () => { this.touching = false; }, passive);
+      this.box.addEventListener(
+        end,
+        () => {
+          this.touching = false;
+        },
+        passive,
+      );
     }
     this.box.addEventListener('keydown', (event) => {
-      if (event.target instanceof HTMLElement && /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
-      if (['ArrowUp', 'PageUp', 'Home'].includes(event.key) || (event.key === ' ' && event.shiftKey)) this.#pushed(-1);
+      if (event.target instanceof HTMLElement && /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName))
+        return;
+      if (['ArrowUp', 'PageUp', 'Home'].includes(event.key) || (event.key === ' ' && event.shiftKey))
+        this.#pushed(-1);
       if (event.key === 'End') this.on.follow(true);
     });
     new ResizeObserver(() => this.pin()).observe(this.content);
     new ResizeObserver(() => this.pin()).observe(this.box);
   }
 
-  get #toEnd() { return this.box.scrollHeight - this.box.clientHeight - this.box.scrollTop; }
+  get #toEnd() {
+    return this.box.scrollHeight - this.box.clientHeight - this.box.scrollTop;
+  }
 
   /** The reader pushes: -1 up, 1 down. */
   #pushed(way) {
     if (way < 0 && this.on.following()) {
+      // From here on movement is the reader's: what following scrolled just now is not a move back to the
+      // end.
+      this.last = this.box.scrollTop;
       this.on.follow(false);
       this.#edges();
     } else if (way > 0 && !this.on.following() && this.#toEnd <= SLACK_PX && this.on.canReturn()) {
@@ -81,10 +103,12 @@ export class Scroller {
     if (Math.abs(top - this.own) < 1) return;
     this.own = -1;
     this.movedAt = performance.now();
-    const toEnd = this.#toEnd;
-    // What shrinks below the reader clamps the position: that is at the end, and not the reader's move.
-    if (this.on.following() && moved < -0.5 && toEnd > SLACK_PX) this.on.follow(false);
-    else if (!this.on.following() && moved > 0 && toEnd <= SLACK_PX && this.on.canReturn()) this.on.follow(true);
+    if (this.on.following()) {
+      // What shrinks below the reader clamps the position: that is at the end, and not the reader's move.
+      if (moved < -0.5 && this.#toEnd > SLACK_PX) this.on.follow(false);
+    } else if (moved > 0 && this.#toEnd <= SLACK_PX && this.on.canReturn()) {
+      this.on.follow(true);
+    }
     this.#edges();
   }
 
@@ -95,7 +119,9 @@ export class Scroller {
   }
 
   /** The edges may be near without any movement: after rows came or went. */
-  look() { this.#edges(); }
+  look() {
+    this.#edges();
+  }
 
   /** A finger or its momentum moves the log; iOS ignores what is written meanwhile. */
   get moving() {
@@ -105,8 +131,8 @@ export class Scroller {
   /** Keeps the end in view, if following. */
   pin() {
     if (!this.on.following()) return;
+    // Nothing is read back: that would lay the page out at once, for every token.
     this.box.scrollTop = END;
-    this.own = this.last = this.box.scrollTop;
   }
 
   /** Runs a change of the items; afterwards the end, or what the reader looked at, is where it was. */
@@ -140,7 +166,10 @@ export class Scroller {
     this.own = this.last = this.box.scrollTop;
   }
 
-  /** Runs a change that the reader asked for at `node`, such as opening it; the node stays under the pointer. */
+  /**
+   * Runs a change that the reader asked for at `node`, such as opening it; the node stays under the
+   * pointer.
+   */
   hold(node, change) {
     const { top } = node.getBoundingClientRect();
     const followed = this.on.following();

@@ -17,16 +17,32 @@ export class SideView {
     /** @type {Map<string, any>} */
     this.shown = new Map();
     byId('side').replaceChildren(
-      h('div', { class: 'side-head' },
-        h('img', { src: 'icon.svg', alt: '', width: 24, height: 24 }), h('b', {}, S.app), this.demo,
-        h('button', {
-          class: 'icon-button only-phone', type: 'button', 'aria-label': S.closeTabs, onclick: () => this.sheet(false),
-        }, icon('close'))),
+      h(
+        'div',
+        { class: 'side-head' },
+        h('img', { src: 'icon.svg', alt: '', width: 24, height: 24 }),
+        h('b', {}, S.app),
+        this.demo,
+        h(
+          'button',
+          {
+            class: 'icon-button only-phone',
+            type: 'button',
+            'aria-label': S.closeTabs,
+            onclick: () => this.sheet(false),
+          },
+          icon('close'),
+        ),
+      ),
       h('a', { class: 'new', href: '#/new' }, icon('plus'), S.newTab),
       this.none,
       this.list,
-      h('div', { class: 'side-foot' },
-        h('a', { class: 'quiet', href: '#/device' }, icon('device'), S.device), themeButton()),
+      h(
+        'div',
+        { class: 'side-foot' },
+        h('a', { class: 'quiet', href: '#/device' }, icon('device'), S.device),
+        themeButton(),
+      ),
     );
     byId('veil').addEventListener('click', () => this.sheet(false));
     byId('side').addEventListener('click', (event) => {
@@ -44,14 +60,20 @@ export class SideView {
     document.body.classList.toggle('sheet', open);
     document.querySelector('main').inert = open;
     byId('tabs-button').setAttribute('aria-expanded', String(open));
-    if (open) (this.list.querySelector('[aria-current]') || this.list.querySelector('a') || byId('side')).focus();
+    if (open)
+      (this.list.querySelector('[aria-current]') || this.list.querySelector('a') || byId('side')).focus();
     else if (was) byId('tabs-button').focus();
   }
 
   draw() {
     const tabs = [...this.session.tabs.values()].sort((a, b) => b.updatedAt - a.updatedAt);
-    sync(this.list, tabs.map((tab) => ({ key: tab.id, tab })), this.shown, () => this.#make(), (one, { tab }) =>
-      this.#update(one, tab));
+    sync(
+      this.list,
+      tabs.map((tab) => ({ key: tab.id, tab })),
+      this.shown,
+      () => this.#make(),
+      (one, { tab }) => this.#update(one, tab),
+    );
     this.none.hidden = tabs.length > 0;
   }
 
@@ -70,7 +92,11 @@ export class SideView {
     one.age.title = exact(tab.updatedAt);
     one.dot.className = `dot ${status}${unread ? ' unread' : ''}`;
     one.node.classList.toggle('unread', unread);
-    const words = [tab.title || S.untitled, status === 'idle' ? '' : S.status[status], unread ? S.unread : ''];
+    const words = [
+      tab.title || S.untitled,
+      status === 'idle' ? '' : S.status[status],
+      unread ? S.unread : '',
+    ];
     one.node.setAttribute('aria-label', words.filter(Boolean).join(', '));
     if (tab.id === this.deeds.place()) one.node.setAttribute('aria-current', 'page');
     else one.node.removeAttribute('aria-current');

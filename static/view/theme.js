@@ -1,4 +1,7 @@
-/** Dark and light: as the system, unless a switch says otherwise. `early.js` applies it before the first paint. */
+/**
+ * Dark and light: as the system, unless a switch says otherwise. `early.js` applies it before the first
+ * paint.
+ */
 
 import { S } from '../core/strings.js';
 import { h } from './dom.js';

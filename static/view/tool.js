@@ -18,7 +18,13 @@ export function toolItem(item, around) {
   const argument = h('span', { class: 'argument' });
   const state = h('span', { class: 'state' });
   let now = item;
-  const line = opening(item.key, 'item tool', [toolIcon(first.data.name), name, argument, state], fill, around);
+  const line = opening(
+    item.key,
+    'item tool',
+    [toolIcon(first.data.name), name, argument, state],
+    fill,
+    around,
+  );
   let body = null;
   function fill(into) {
     if (!into.firstChild) {
@@ -31,7 +37,10 @@ export function toolItem(item, around) {
     node: line.node,
     update(next) {
       now = next;
-      setText(argument, tellingArgument(first.data.name, joined(next.rows, 'arguments')).slice(0, ARGUMENT_CHARS));
+      setText(
+        argument,
+        tellingArgument(first.data.name, joined(next.rows, 'arguments')).slice(0, ARGUMENT_CHARS),
+      );
       showState(line.node, state, toolState(next));
       line.show();
     },
@@ -44,8 +53,12 @@ function showState(node, into, { state, ms, exitCode }) {
   into.dataset.shown = signature;
   node.dataset.state = state;
   const word = {
-    writing: S.toolWriting, running: S.toolRunning, cut: S.toolCut, none: S.toolNone,
-    done: ms === undefined ? S.toolDone : span(ms), failed: exitCode ? S.toolExit(exitCode) : S.toolFailed,
+    writing: S.toolWriting,
+    running: S.toolRunning,
+    cut: S.toolCut,
+    none: S.toolNone,
+    done: ms === undefined ? S.toolDone : span(ms),
+    failed: exitCode ? S.toolExit(exitCode) : S.toolFailed,
   }[state];
   const mark = { done: icon('check'), failed: icon('cross') }[state];
   const busy = state === 'writing' || state === 'running';
@@ -99,7 +112,10 @@ function raw(json) {
 
 /** @returns {HTMLElement[]} what an edit takes away and what it puts there */
 function showEdit({ path, old, new: fresh }) {
-  const lines = (text, mark, kind) => String(text ?? '').split('\n').map((one) => h('span', { class: kind }, `${mark} ${one}\n`));
+  const lines = (text, mark, kind) =>
+    String(text ?? '')
+      .split('\n')
+      .map((one) => h('span', { class: kind }, `${mark} ${one}\n`));
   return [
     h('div', { class: 'pair' }, h('span', { class: 'key' }, 'path'), h('pre', {}, String(path ?? ''))),
     h('pre', { class: 'diff', tabIndex: 0 }, ...lines(old, '−', 'gone'), ...lines(fresh, '+', 'came')),
@@ -129,12 +145,14 @@ function showFoot(item, last, output, around) {
   const note = h('span', { class: 'dim' }, S.truncated(size(truncated.bytes)));
   const button = h('button', { class: 'quiet', type: 'button' }, S.showAll);
   let offset = 0;
-  // The whole may be far larger than a page should hold: one part at a time takes the place of the one before.
+  // The whole may be far larger than a page should hold: one part at a time takes the place of the one
+  // before.
   button.addEventListener('click', async () => {
     button.disabled = true;
     try {
       const page = await around.session.api.get(
-        `/api/tabs/${around.session.current}/results/${last.seq}?offset=${offset}`);
+        `/api/tabs/${around.session.current}/results/${last.seq}?offset=${offset}`,
+      );
       output.firstChild.data = page.text;
       output.scrollTop = 0;
       setText(note, S.fullPage(size(page.offset), size(page.nextOffset ?? page.bytes), size(page.bytes)));

@@ -8,7 +8,12 @@ function answering(status, body, headers = {}) {
   const seen = [];
   const fetcher = async (path, request) => {
     seen.push({ path, ...request });
-    return { ok: status < 400, status, text: async () => body, headers: { get: (name) => headers[name] ?? null } };
+    return {
+      ok: status < 400,
+      status,
+      text: async () => body,
+      headers: { get: (name) => headers[name] ?? null },
+    };
   };
   return { api: new Api(() => 'secret', fetcher), seen };
 }
@@ -29,7 +34,12 @@ test('an empty request has no content type, and an empty answer is none', async 
 
 test('an error carries its status, code, message and wait', async () => {
   const { api } = answering(429, '{"error":{"code":"slow","message":"too many"}}', { 'Retry-After': '7' });
-  await assert.rejects(api.get('/api/x'), { status: 429, code: 'slow', message: 'too many', retryAfterS: 7 });
+  await assert.rejects(api.get('/api/x'), {
+    status: 429,
+    code: 'slow',
+    message: 'too many',
+    retryAfterS: 7,
+  });
 });
 
 test('an answer that is not from Siskin still says something', async () => {
@@ -38,7 +48,12 @@ test('an answer that is not from Siskin still says something', async () => {
 });
 
 test('no answer at all is status 0', async () => {
-  const api = new Api(() => null, async () => { throw new TypeError('failed to fetch'); });
+  const api = new Api(
+    () => null,
+    async () => {
+      throw new TypeError('failed to fetch');
+    },
+  );
   await assert.rejects(api.get('/api/x'), { status: 0 });
 });
 
@@ -48,8 +63,26 @@ test('ids are made without a secure context, and differ', () => {
 });
 
 test('sizes, counts, spans and ages are short', () => {
-  assert.deepEqual([0, 1023, 1024, 16384, 1 << 20, 1 << 30].map(size), ['0 B', '1023 B', '1.0 KiB', '16 KiB', '1.0 MiB', '1.0 GiB']);
-  assert.deepEqual([0, 999, 1000, 9949, 9960, 34_000, 1_500_000].map(count), ['0', '999', '1.0k', '9.9k', '10k', '34k', '1.5M']);
+  assert.deepEqual([0, 1023, 1024, 16384, 1 << 20, 1 << 30].map(size), [
+    '0 B',
+    '1023 B',
+    '1.0 KiB',
+    '16 KiB',
+    '1.0 MiB',
+    '1.0 GiB',
+  ]);
+  assert.deepEqual([0, 999, 1000, 9949, 9960, 34_000, 1_500_000].map(count), [
+    '0',
+    '999',
+    '1.0k',
+    '9.9k',
+    '10k',
+    '34k',
+    '1.5M',
+  ]);
   assert.deepEqual([300, 12_000, 61_000, 7_200_000].map(span), ['0.3 s', '12 s', '1 min 1 s', '2 h']);
-  assert.deepEqual([0, 60_000, 3_600_000, 86_400_000].map((ms) => age(0, ms)), ['now', '1 min', '1 h', '1 d']);
+  assert.deepEqual(
+    [0, 60_000, 3_600_000, 86_400_000].map((ms) => age(0, ms)),
+    ['now', '1 min', '1 h', '1 d'],
+  );
 });

@@ -1,7 +1,14 @@
 // The connection: hello, ping, silence, coming back. The clock and the sockets are the test's.
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { BACKOFF_MAX_MS, BACKOFF_MIN_MS, Connection, GREET_MS, PING_MS, PONG_MS } from '../../static/core/connection.js';
+import {
+  BACKOFF_MAX_MS,
+  BACKOFF_MIN_MS,
+  Connection,
+  GREET_MS,
+  PING_MS,
+  PONG_MS,
+} from '../../static/core/connection.js';
 import { Clock, Socket } from './helpers.mjs';
 
 function made() {

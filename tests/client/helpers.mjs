@@ -6,7 +6,16 @@ let nextId = 0;
 export function row(seq, fields = {}) {
   const { type = 'text', role = 'assistant', turnId = 'u1', step = 1, ...data } = fields;
   const full = type === 'text' && role === 'assistant' ? { text: `row ${seq}`, block: seq, ...data } : data;
-  return { seq, turnId, step, role, type, data: full, bytes: JSON.stringify(full).length, createdAt: 1000 + seq };
+  return {
+    seq,
+    turnId,
+    step,
+    role,
+    type,
+    data: full,
+    bytes: JSON.stringify(full).length,
+    createdAt: 1000 + seq,
+  };
 }
 
 export function rows(from, to, fields) {
@@ -43,7 +52,9 @@ export class Clock {
   go(ms) {
     const end = this.time + ms;
     for (;;) {
-      const due = [...this.timers].filter(([, timer]) => timer.at <= end).sort((a, b) => a[1].at - b[1].at)[0];
+      const due = [...this.timers]
+        .filter(([, timer]) => timer.at <= end)
+        .sort((a, b) => a[1].at - b[1].at)[0];
       if (!due) break;
       this.timers.delete(due[0]);
       this.time = due[1].at;
@@ -60,10 +71,18 @@ export class Socket {
     this.closed = null;
   }
 
-  send(text) { this.sent.push(JSON.parse(text)); }
-  close(code) { this.closed = code; }
-  frame(frame) { if (this.onmessage) this.onmessage({ data: JSON.stringify(frame) }); }
-  frames(type) { return this.sent.filter((frame) => frame.type === type); }
+  send(text) {
+    this.sent.push(JSON.parse(text));
+  }
+  close(code) {
+    this.closed = code;
+  }
+  frame(frame) {
+    if (this.onmessage) this.onmessage({ data: JSON.stringify(frame) });
+  }
+  frames(type) {
+    return this.sent.filter((frame) => frame.type === type);
+  }
 }
 
 /** A repeatable source of chance. */

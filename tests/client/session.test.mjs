@@ -6,7 +6,16 @@ import { Session } from '../../static/core/session.js';
 import { Clock, Socket, row, rows, windowFrame } from './helpers.mjs';
 
 const LIMITS = { chunkLimit: 40, byteLimit: 256 * 1024, chunkBytes: 16384, pageLimit: 20 };
-const tab = (id, more = {}) => ({ id, title: id, model: 'm/m', status: 'idle', total: 0, updatedAt: 1, archived: false, ...more });
+const tab = (id, more = {}) => ({
+  id,
+  title: id,
+  model: 'm/m',
+  status: 'idle',
+  total: 0,
+  updatedAt: 1,
+  archived: false,
+  ...more,
+});
 
 class FakeApi {
   constructor() {
@@ -19,7 +28,9 @@ class FakeApi {
     return this.answer(path, body);
   }
 
-  async delete(path) { this.calls.push({ path }); }
+  async delete(path) {
+    this.calls.push({ path });
+  }
 }
 
 function made(tabs = [tab('t1'), tab('t2')]) {
@@ -28,7 +39,12 @@ function made(tabs = [tab('t1'), tab('t2')]) {
   const at = { clock, api: new FakeApi(), told: [], sockets: [] };
   at.session = new Session({
     api: at.api,
-    storage: { get: (key) => kept[key] ?? null, set: (key, value) => { kept[key] = structuredClone(value); } },
+    storage: {
+      get: (key) => kept[key] ?? null,
+      set: (key, value) => {
+        kept[key] = structuredClone(value);
+      },
+    },
     socket: () => {
       at.socket = new Socket();
       at.sockets.push(at.socket);
@@ -39,7 +55,15 @@ function made(tabs = [tab('t1'), tab('t2')]) {
   at.session.on((what) => at.told.push(what));
   at.welcome = (more = {}) => {
     at.socket.onopen();
-    at.socket.frame({ type: 'welcome', epoch: 'e1', limits: { ...LIMITS }, tabs, approvals: [], resumed: false, ...more });
+    at.socket.frame({
+      type: 'welcome',
+      epoch: 'e1',
+      limits: { ...LIMITS },
+      tabs,
+      approvals: [],
+      resumed: false,
+      ...more,
+    });
   };
   at.session.start();
   at.welcome();
@@ -76,7 +100,12 @@ test('a sent message stands for itself until its row comes, and exactly once aft
   const [{ clientId }] = at.session.pending;
   assert.match(clientId, /^[A-Za-z0-9_-]{1,64}$/);
   at.socket.frame({ type: 'turn-start', tab: 't1', turnId: 'u9' });
-  at.socket.frame({ type: 'chunk', tab: 't1', chunk: row(6, { role: 'user', text: 'hello', clientId, turnId: 'u9' }), total: 6 });
+  at.socket.frame({
+    type: 'chunk',
+    tab: 't1',
+    chunk: row(6, { role: 'user', text: 'hello', clientId, turnId: 'u9' }),
+    total: 6,
+  });
   assert.equal(at.session.pending.length, 0);
   await sending;
   assert.equal(at.session.pending.length, 0, 'the row overtook the answer');
@@ -87,14 +116,24 @@ test('an answer before the row keeps the message until the row comes', async () 
   await at.session.send('hello');
   const [{ clientId, state }] = at.session.pending;
   assert.equal(state, 'sent');
-  at.socket.frame({ type: 'chunk', tab: 't1', chunk: row(6, { role: 'user', text: 'hello', clientId }), total: 6 });
+  at.socket.frame({
+    type: 'chunk',
+    tab: 't1',
+    chunk: row(6, { role: 'user', text: 'hello', clientId }),
+    total: 6,
+  });
   assert.equal(at.session.pending.length, 0);
 });
 
 test('a row of another device is never taken for an own message', async () => {
   const at = shown();
   await at.session.send('hello');
-  at.socket.frame({ type: 'chunk', tab: 't1', chunk: row(6, { role: 'user', text: 'hello', clientId: 'other' }), total: 6 });
+  at.socket.frame({
+    type: 'chunk',
+    tab: 't1',
+    chunk: row(6, { role: 'user', text: 'hello', clientId: 'other' }),
+    total: 6,
+  });
   assert.equal(at.session.pending.length, 1);
 });
 
@@ -126,7 +165,9 @@ test('a message consumed before its answer came does not stay queued', async () 
 
 test('what could not be sent is sent again with the same id once the device is back', async () => {
   const at = shown();
-  at.api.answer = async () => { throw new ApiError(0, 'unreachable', 'no answer'); };
+  at.api.answer = async () => {
+    throw new ApiError(0, 'unreachable', 'no answer');
+  };
   await at.session.send('hello');
   assert.equal(at.session.pending[0].state, 'unsent');
   at.api.answer = async () => ({ status: 'started', turnId: 'u9' });
@@ -140,7 +181,9 @@ test('what could not be sent is sent again with the same id once the device is b
 
 test('a refused message says why and is not repeated by itself', async () => {
   const at = shown();
-  at.api.answer = async () => { throw new ApiError(413, 'too_large', 'a message is at most 128 KiB'); };
+  at.api.answer = async () => {
+    throw new ApiError(413, 'too_large', 'a message is at most 128 KiB');
+  };
   await at.session.send('hello');
   assert.equal(at.session.pending[0].state, 'refused');
   assert.equal(at.session.pending[0].error, 'a message is at most 128 KiB');
@@ -153,7 +196,10 @@ test('the first message of a page without tabs makes one', async () => {
   at.session.show(null);
   at.api.answer = async (path) => (path === '/api/tabs' ? tab('t7') : { status: 'started', turnId: 'u1' });
   await at.session.send('hello', 'm/x');
-  assert.deepEqual(at.api.calls.map((call) => call.path), ['/api/tabs', '/api/tabs/t7/messages']);
+  assert.deepEqual(
+    at.api.calls.map((call) => call.path),
+    ['/api/tabs', '/api/tabs/t7/messages'],
+  );
   assert.equal(at.session.current, 't7');
 });
 
@@ -181,16 +227,27 @@ test('a turn that ended while away is over after the reconnect', () => {
   assert.equal(at.session.tabs.get('t1').status, 'idle');
 });
 
-test('a gap opens the tab anew', quiet(() => {
-  const at = shown();
-  at.socket.frame({ type: 'chunk', tab: 't1', chunk: row(8), total: 8 });
-  assert.equal(at.socket.frames('open').length, 2);
-  at.socket.frame(windowFrame('t1', rows(1, 8)));
-  assert.equal(at.session.window.newest, 8);
-}));
+test(
+  'a gap opens the tab anew',
+  quiet(() => {
+    const at = shown();
+    at.socket.frame({ type: 'chunk', tab: 't1', chunk: row(8), total: 8 });
+    assert.equal(at.socket.frames('open').length, 2);
+    at.socket.frame(windowFrame('t1', rows(1, 8)));
+    assert.equal(at.session.window.newest, 8);
+  }),
+);
 
 test('a turn whose last row is missing opens the tab anew, but not under a reader', () => {
-  const sealed = { type: 'turn-sealed', tab: 't1', turnId: 'u1', firstSeq: 1, lastSeq: 7, stopReason: 'end', usage: {} };
+  const sealed = {
+    type: 'turn-sealed',
+    tab: 't1',
+    turnId: 'u1',
+    firstSeq: 1,
+    lastSeq: 7,
+    stopReason: 'end',
+    usage: {},
+  };
   const at = shown();
   at.socket.frame(sealed);
   assert.equal(at.socket.frames('open').length, 2);
@@ -200,21 +257,27 @@ test('a turn whose last row is missing opens the tab anew, but not under a reade
   assert.equal(reader.socket.frames('open').length, 1);
 });
 
-test('opening anew that does not help ends, and is told', quiet(() => {
-  const at = shown();
-  for (let i = 0; i < 6; i += 1) {
-    at.socket.frame(windowFrame('t1', [row(1), row(3)]));
-  }
-  assert.equal(at.socket.frames('open').length, 4);
-  assert.ok(at.told.includes('broken'));
-}));
+test(
+  'opening anew that does not help ends, and is told',
+  quiet(() => {
+    const at = shown();
+    for (let i = 0; i < 6; i += 1) {
+      at.socket.frame(windowFrame('t1', [row(1), row(3)]));
+    }
+    assert.equal(at.socket.frames('open').length, 4);
+    assert.ok(at.told.includes('broken'));
+  }),
+);
 
-test('a fault in one frame does not stop the frames after it', quiet(() => {
-  const at = shown();
-  at.socket.frame({ type: 'chunk', tab: 't1', chunk: null, total: 6 });
-  at.socket.frame(windowFrame('t1', rows(1, 6)));
-  assert.equal(at.session.window.newest, 6);
-}));
+test(
+  'a fault in one frame does not stop the frames after it',
+  quiet(() => {
+    const at = shown();
+    at.socket.frame({ type: 'chunk', tab: 't1', chunk: null, total: 6 });
+    at.socket.frame(windowFrame('t1', rows(1, 6)));
+    assert.equal(at.session.window.newest, 6);
+  }),
+);
 
 test('older rows are asked for once per place of the edge', () => {
   const at = shown(rows(50, 60));
@@ -250,12 +313,23 @@ test('what came since the reader left the end is counted', () => {
   assert.equal(at.session.news, 4);
   at.session.follow(true);
   assert.equal(at.session.news, 0);
-  assert.deepEqual(at.socket.frames('follow').map((frame) => frame.on), [false, true]);
+  assert.deepEqual(
+    at.socket.frames('follow').map((frame) => frame.on),
+    [false, true],
+  );
 });
 
 test('turns that end in other tabs leave an unread mark until the tab is shown', () => {
   const at = shown();
-  at.socket.frame({ type: 'turn-sealed', tab: 't2', turnId: 'u3', firstSeq: 1, lastSeq: 2, stopReason: 'end', usage: {} });
+  at.socket.frame({
+    type: 'turn-sealed',
+    tab: 't2',
+    turnId: 'u3',
+    firstSeq: 1,
+    lastSeq: 2,
+    stopReason: 'end',
+    usage: {},
+  });
   assert.ok(at.session.unread.has('t2'));
   at.session.show('t2');
   assert.ok(!at.session.unread.has('t2'));

@@ -33,9 +33,13 @@ test('a snapshot replaces the open chunk, so no text is doubled after a reconnec
   const log = opened(1, 3);
   log.applyOpen(row(4, { text: 'Hello' }));
   log.applyDelta({ seq: 4, text: ' wor' });
-  log.applyWindow(windowFrame('t1', [], {
-    base: 'keep', total: 3, live: { turnId: 'u1', open: row(4, { text: 'Hello world' }) },
-  }));
+  log.applyWindow(
+    windowFrame('t1', [], {
+      base: 'keep',
+      total: 3,
+      live: { turnId: 'u1', open: row(4, { text: 'Hello world' }) },
+    }),
+  );
   log.applyDelta({ seq: 4, text: '!' });
   assert.equal(log.open.data.text, 'Hello world!');
 });
@@ -46,7 +50,10 @@ test('older and newer rows merge by seq, and none is taken twice', () => {
   log.applyChunks({ edge: 'newer', chunks: rows(28, 35), total: 40 });
   log.applyChunks({ edge: 'newer', chunks: rows(28, 35), total: 40 });
   assert.deepEqual(seqs(log), span(10, 35));
-  assert.equal(log.bytes, log.rows.reduce((sum, one) => sum + one.bytes, 0));
+  assert.equal(
+    log.bytes,
+    log.rows.reduce((sum, one) => sum + one.bytes, 0),
+  );
 });
 
 test('rows that leave a hole are refused at both edges', () => {
@@ -161,7 +168,11 @@ test('sealing one turn leaves a newer one that runs alone', () => {
 test('a hello says what is held, and nothing before anything is', () => {
   assert.equal(new LogWindow('t1', LIMITS).resume('e'), undefined);
   assert.deepEqual(opened(3, 9, { following: false, total: 20 }).resume('e'), {
-    epoch: 'e', tab: 't1', oldestSeq: 3, newestSeq: 9, following: false,
+    epoch: 'e',
+    tab: 't1',
+    oldestSeq: 3,
+    newestSeq: 9,
+    following: false,
   });
 });
 
@@ -179,8 +190,13 @@ test('any sequence a server may send keeps the window contiguous, bounded and tr
 
 function apply(log, frame) {
   const deeds = {
-    window: 'applyWindow', chunks: 'applyChunks', evict: 'applyEvict', chunk: 'applyChunk', tail: 'applyTail',
-    'chunk-open': 'applyOpen', 'chunk-delta': 'applyDelta',
+    window: 'applyWindow',
+    chunks: 'applyChunks',
+    evict: 'applyEvict',
+    chunk: 'applyChunk',
+    tail: 'applyTail',
+    'chunk-open': 'applyOpen',
+    'chunk-delta': 'applyDelta',
   };
   log[deeds[frame.type]](frame.type === 'chunk-open' ? frame.chunk : frame);
 }
@@ -197,7 +213,10 @@ function check(log, server, where) {
   }
 }
 
-/** The server's rule of windows in small: quarter evictions at the oldest end while following, sliding while reading. */
+/**
+ * The server's rule of windows in small: quarter evictions at the oldest end while following, sliding while
+ * reading.
+ */
 class Server {
   constructor(pick) {
     this.pick = pick;
@@ -207,8 +226,12 @@ class Server {
     this.first = true;
   }
 
-  get held() { return this.newest >= this.oldest; }
-  get count() { return this.newest - this.oldest + 1; }
+  get held() {
+    return this.newest >= this.oldest;
+  }
+  get count() {
+    return this.newest - this.oldest + 1;
+  }
 
   reset() {
     this.following = true;
@@ -219,12 +242,25 @@ class Server {
   window() {
     this.reset();
     const live = this.open ? { turnId: 'u1', open: structuredClone(this.open) } : undefined;
-    return [{ type: 'window', base: 'replace', chunks: this.log.slice(this.oldest - 1, this.newest), total: this.log.length,
-      following: true, live, queue: [] }];
+    return [
+      {
+        type: 'window',
+        base: 'replace',
+        chunks: this.log.slice(this.oldest - 1, this.newest),
+        total: this.log.length,
+        following: true,
+        live,
+        queue: [],
+      },
+    ];
   }
 
-  get atTail() { return this.newest === this.log.length; }
-  get flows() { return this.atTail && (this.following || this.count < LIMITS.chunkLimit); }
+  get atTail() {
+    return this.newest === this.log.length;
+  }
+  get flows() {
+    return this.atTail && (this.following || this.count < LIMITS.chunkLimit);
+  }
 
   step() {
     if (this.first) {

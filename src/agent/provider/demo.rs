@@ -21,9 +21,9 @@ use std::time::Duration;
 pub const MODEL: &str = "finch";
 
 /// Bytes of one delta.
-const DELTA_BYTES: usize = 24;
+const DELTA_BYTES: usize = 16;
 /// Time between two deltas, unless the message says otherwise.
-const PACE: Duration = Duration::from_millis(18);
+const PACE: Duration = Duration::from_millis(24);
 /// Rows looked through for the owner's message and what came after it.
 const LOOK_BACK: Seq = 32;
 
@@ -105,11 +105,11 @@ pub fn answer(
 }
 
 fn report(since: &Since) -> String {
-    let files = since.last_result.lines().count();
+    let files = since.last_result.lines().next().unwrap_or_default();
     format!(
         "I am Siskin\u{2019}s **demo**: no model is behind this answer, but all else is real. I just read this \
-         device\u{2019}s facts and its working directory ({files} lines), through the same tools that a model gets; \
-         open the calls above to see them.\n\n\
+         device\u{2019}s facts and its working directory, through the same tools that a model gets; open the calls \
+         above to see them. The listing begins: `{files}`\n\n\
          Try one of these:\n\n\
          - `Show me some markdown`\n\
          - `Stream 300 chunks`, and scroll up while it runs\n\

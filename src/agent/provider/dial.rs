@@ -1,9 +1,10 @@
 //! Connections to a provider that end within a second of a stop, in whatever state they are.
 //!
-//! ureq does HTTP and TLS; underneath stand a resolver, a connector and a transport of our own, none of which ever
-//! blocks but in one `poll` on the socket *and* the stop signal, up to the deadline that [`Patience`] holds. ureq's own
-//! timeouts are not used: one number could not tell a long prefill from a dead line. ureq's interface for this is
-//! outside semver, hence the pinned version. Costs two descriptors and, per connection, 24 KiB of buffers (48 with TLS).
+//! ureq does HTTP and TLS; underneath stand a resolver, a connector and a transport of our own, none of which
+//! ever blocks but in one `poll` on the socket *and* the stop signal, up to the deadline that [`Patience`]
+//! holds. ureq's own timeouts are not used: one number could not tell a long prefill from a dead line. ureq's
+//! interface for this is outside semver, hence the pinned version. Costs two descriptors and, per connection,
+//! 24 KiB of buffers (48 with TLS).
 
 use crate::agent::stop::Stop;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -181,8 +182,8 @@ impl Patience {
     }
 }
 
-/// An agent for one request. Its connector is: CONNECT proxy if configured, else our own TCP; then TLS if the URL
-/// wants it; then a mark that the connection stands.
+/// An agent for one request. Its connector is: CONNECT proxy if configured, else our own TCP; then TLS if the
+/// URL wants it; then a mark that the connection stands.
 pub fn agent(config: Config, patience: &Arc<Patience>) -> ureq::Agent {
     let proxied = config.proxy().is_some();
     let connector =
@@ -221,7 +222,8 @@ const ADDRESSES_MAX: usize = 8;
 
 type Found = Mutex<Option<io::Result<Vec<SocketAddr>>>>;
 
-/// Asks the system's resolver, which cannot be interrupted, in a thread that is left behind when the wait is over.
+/// Asks the system's resolver, which cannot be interrupted, in a thread that is left behind when the wait is
+/// over.
 fn lookup(patience: &Patience, host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
     struct Alive;
     impl Drop for Alive {
@@ -370,8 +372,8 @@ impl Transport for Line {
         &mut self.buffers
     }
 
-    /// A peer that refuses a request often answers and closes before it has read the body. That answer is worth more
-    /// than "broken pipe", so a failed write is not an error here: what is read next tells.
+    /// A peer that refuses a request often answers and closes before it has read the body. That answer is
+    /// worth more than "broken pipe", so a failed write is not an error here: what is read next tells.
     fn transmit_output(&mut self, amount: usize, _: NextTimeout) -> Result<(), Error> {
         let mut left = self.buffers.output().split_at(amount).0;
         while !left.is_empty() && !self.unsendable {

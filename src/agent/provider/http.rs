@@ -1,8 +1,8 @@
 //! One HTTP request to a provider, and what went wrong with it in words that say what to do.
 //!
-//! The body is streamed from a reader with a known length; the answer is read through a small buffer. Connections are
-//! not kept: between two steps of a turn a tool runs for who knows how long, and an idle TLS session costs 50 KiB.
-//! Read first: [`super::dial`] for how every wait ends with a stop.
+//! The body is streamed from a reader with a known length; the answer is read through a small buffer.
+//! Connections are not kept: between two steps of a turn a tool runs for who knows how long, and an idle TLS
+//! session costs 50 KiB. Read first: [`super::dial`] for how every wait ends with a stop.
 
 use super::Fault;
 use super::dial::{self, Halt, Patience, Times};
@@ -175,7 +175,8 @@ fn unreachable(provider: &Provider, error: &ureq::Error, halt: Option<Halt>) -> 
     let (message, retryable) = match error {
         _ if halt.is_some() => (
             format!(
-                "no connection to provider {name} at {url} within {} s: check the address, the network and the firewall",
+                "no connection to provider {name} at {url} within {} s: check the address, the network and \
+                 the firewall",
                 CONNECT_TIME.as_secs()
             ),
             true,
@@ -222,14 +223,16 @@ fn tls_cause(error: &io::Error) -> Option<String> {
 fn tls(provider: &Provider, text: &str) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mend = if now < WRITTEN_AT {
-        "this device's clock is wrong (it is before this program was written), which is the likely cause: set the clock"
+        "this device's clock is wrong (it is before this program was written), which is the likely \
+         cause: set the clock"
     } else {
         "check base_url, ca_file and this device's clock"
     };
     format!("no secure connection to provider {}: {text}; {mend}", provider.name)
 }
 
-/// A wait that was given up, as a fault: of the whole request, or of a stream that had begun (`usage` is told then).
+/// A wait that was given up, as a fault: of the whole request, or of a stream that had begun (`usage` is told
+/// then).
 fn halted(provider: &Provider, halt: Halt, usage: Option<Usage>) -> Fault {
     let name = &provider.name;
     let message = match halt {
@@ -295,6 +298,12 @@ pub fn explain(provider: &Provider, status: u16, headers: &HeaderMap, error: &Er
             "provider {name} does not know this model or URL (404){said}; check the model's name and base_url"
         ),
         _ if spent => format!("the quota or credit of provider {name} is spent ({status}){said}"),
+        400 | 413 | 422 if super::cause::is_too_long(&format!("{} {}", error.message, error.kind)) => {
+            format!(
+                "the conversation is longer than the context of provider {name}'s model ({status}){said}; \
+             go on in a new tab, or choose a model with a larger context"
+            )
+        }
         413 => format!("the request is too large for provider {name} (413){said}"),
         429 => format!("provider {name} asks to slow down (429){said}"),
         300..=399 => {
@@ -362,8 +371,8 @@ pub struct ErrorText {
 }
 
 impl ErrorText {
-    /// From a body, or from the value of `error` in a stream: `{"error":{…}}`, `{"error":"…"}`, `{"detail":…}`,
-    /// `{"message":…}`, a plain string, HTML, anything.
+    /// From a body, or from the value of `error` in a stream: `{"error":{…}}`, `{"error":"…"}`,
+    /// `{"detail":…}`, `{"message":…}`, a plain string, HTML, anything.
     pub fn read(text: &str) -> ErrorText {
         #[derive(Default, Deserialize)]
         #[serde(default)]

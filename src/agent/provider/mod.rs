@@ -1,11 +1,12 @@
 //! Providers: from a tab's rows to a stream of deltas.
 //!
-//! One call of [`ask`] is one HTTP request. The request's body is streamed out of the store ([`crate::agent::wire`]),
-//! the answer is parsed line by line from a bounded buffer ([`sse`]) and handed on as [`Delta`]s, whichever API it came
-//! from. Retry lies above ([`retry`]).
+//! One call of [`ask`] is one HTTP request. The request's body is streamed out of the store
+//! ([`crate::agent::wire`]), the answer is parsed line by line from a bounded buffer ([`sse`]) and handed on
+//! as [`Delta`]s, whichever API it came from. Retry lies above ([`retry`]).
 
 pub mod anthropic;
 pub mod calls;
+pub mod cause;
 pub mod demo;
 pub mod dial;
 pub mod http;
@@ -30,8 +31,8 @@ use std::io::Read;
 pub use models::models;
 pub use wire::Plan;
 
-/// What a provider's stream says, one piece at a time. Blocks come one after the other: a new block, or `BlockEnd`,
-/// ends the one before.
+/// What a provider's stream says, one piece at a time. Blocks come one after the other: a new block, or
+/// `BlockEnd`, ends the one before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delta<'a> {
     /// more of the answer; begins a text block if none is open
@@ -167,8 +168,8 @@ pub fn plan(ask: &Ask<'_>) -> Stored<Plan> {
     wire::plan(ask.store, &ask.spec(quirks::known(ask.provider, ask.model)), ask.budget)
 }
 
-/// Makes one request and hands its answer to the sink. Waits no longer than the provider's limits, and ends within a
-/// second of a stop. The demo provider is asked elsewhere.
+/// Makes one request and hands its answer to the sink. Waits no longer than the provider's limits, and ends
+/// within a second of a stop. The demo provider is asked elsewhere.
 pub fn ask(ask: &Ask<'_>, plan: &Plan, stop: &Stop, sink: &mut dyn Sink) -> Result<Answer, Fault> {
     ask_rows(ask.store, ask.provider, ask.budget, plan, stop, sink, &|quirks| ask.spec(quirks), ask.model)
 }
@@ -408,7 +409,8 @@ impl Stream<'_> {
         ))
     }
 
-    /// Some servers answer an error, or the whole answer, as one JSON document under status 200; proxies, a web page.
+    /// Some servers answer an error, or the whole answer, as one JSON document under status 200; proxies, a
+    /// web page.
     fn document(&mut self, text: &str) -> Result<Answer, Fault> {
         if !text.starts_with('<') {
             self.decoder.event("", text, &mut self.out)?;

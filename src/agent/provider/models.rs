@@ -18,7 +18,8 @@ const NAME_BYTES_MAX: usize = 200;
 const STRING_BYTES_MAX: usize = 64 * 1024;
 const WAIT: Duration = Duration::from_secs(20);
 
-/// Asks a provider for its models and, where it tells, the tokens of their contexts; at most `models` of the budget.
+/// Asks a provider for its models and, where it tells, the tokens of their contexts; at most `models` of the
+/// budget.
 pub fn models(
     provider: &Provider,
     budget: &Budget,

@@ -1,7 +1,7 @@
 //! What single servers do not understand, learned from their refusals and kept while the process lives.
 //!
-//! A 400 that names a field is answered by leaving the field out, once per field, server and model. At most 64 pairs of
-//! server and model are remembered; the oldest goes first, and is simply learned again.
+//! A 400 that names a field is answered by leaving the field out, once per field, server and model. At most
+//! 64 pairs of server and model are remembered; the oldest goes first, and is simply learned again.
 
 use crate::agent::wire::{anthropic, openai};
 use crate::config::{ApiKind, Provider};
@@ -39,8 +39,8 @@ pub fn known(provider: &Provider, model: &str) -> Quirks {
     learned.iter().find(|entry| entry.server == server).map_or(Quirks::default(), |entry| entry.quirks)
 }
 
-/// Learns from a refusal of a request that was made with `quirks`; tells whether there is anything to make another try
-/// with.
+/// Learns from a refusal of a request that was made with `quirks`; tells whether there is anything to make
+/// another try with.
 pub fn learn(provider: &Provider, model: &str, quirks: Quirks, message: &str) -> bool {
     let Some(learned) = quirks.after(provider.kind, message) else { return false };
     log::info!(
@@ -78,7 +78,8 @@ impl Quirks {
                     "unrecognized",
                 ];
                 let unsupported = unsupported.into_iter().any(says);
-                // Blocks of thinking in the history are another matter: their messages name a signature or a binding.
+                // Blocks of thinking in the history are another matter: their messages name a signature or a
+                // binding.
                 if unsupported && says("thinking") && !says("signature") && !says("bound to") {
                     next.thinking = true;
                 }

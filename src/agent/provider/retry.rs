@@ -26,8 +26,8 @@ impl Retry {
         self.tried
     }
 
-    /// How long to wait before the request is made again, or `None` if it is not. `shown`: something of the answer was
-    /// shown or run.
+    /// How long to wait before the request is made again, or `None` if it is not. `shown`: something of the
+    /// answer was shown or run.
     pub fn next(&mut self, fault: &Fault, shown: bool) -> Option<Duration> {
         let mut random = [0; 1];
         // Without randomness the waits are merely the same everywhere.
@@ -50,14 +50,16 @@ impl Retry {
             return None;
         }
         let doubled = FIRST_WAIT.saturating_mul(1 << (self.tried - 1).min(16)).min(BACKOFF_MAX);
-        // Up to a quarter less, so that many devices do not come back at the same moment; never less than asked.
+        // Up to a quarter less, so that many devices do not come back at the same moment; never less than
+        // asked.
         let backoff = doubled - doubled / 1024 * u32::from(random);
         self.tried += 1;
         Some(asked.map_or(backoff, |asked| asked.max(backoff / 2)))
     }
 }
 
-/// The fault as it is told at the end: with the time at which to try again, if the provider asked for a long wait.
+/// The fault as it is told at the end: with the time at which to try again, if the provider asked for a long
+/// wait.
 pub fn explained(fault: Fault) -> Fault {
     match fault {
         Fault::Refusal { status, message, retryable, retry_after_ms: Some(ms) }

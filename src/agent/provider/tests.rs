@@ -227,7 +227,10 @@ mod request {
         assert!(head.to_ascii_lowercase().contains("authorization: bearer sk-1\r\n"), "{head}");
         assert_eq!(
             body,
-            r#"{"model":"m","stream":true,"stream_options":{"include_usage":true},"max_tokens":16000,"messages":[{"role":"system","content":"be brief"},{"role":"user","content":"hello"}]}"#
+            concat!(
+                r#"{"model":"m","stream":true,"stream_options":{"include_usage":true},"max_tokens":16000,"#,
+                r#""messages":[{"role":"system","content":"be brief"},{"role":"user","content":"hello"}]}"#
+            )
         );
     }
 
@@ -381,6 +384,18 @@ mod request {
         assert!(matches!(case(&url).answer().1, Err(Fault::Refusal { retryable: true, .. })));
     }
 
+    #[test]
+    fn an_answer_that_is_whole_stays_whole_when_its_last_chunk_is_missing() {
+        let url = peer(|mut stream| {
+            request(&mut stream);
+            let data = format!("{DELTA}{}", END.split_once("data: [DONE]").unwrap().0);
+            let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+            send(&mut stream, &format!("{head}{:x}\r\n{data}\r\n", data.len()));
+        });
+        let (seen, answer) = case(&url).answer();
+        assert_eq!((seen, answer.map(|a| a.finish)), (vec![Seen::Text("a".into())], Ok(Finish::End)));
+    }
+
     fn status(status: &'static str, headers: &'static str, body: &'static str) -> Fault {
         let url = peer(move |mut stream| {
             request(&mut stream);
@@ -409,11 +424,13 @@ mod request {
         check(status("500 Oops", "x-should-retry: false\r\n", ""), false, None, "500");
         let spent = r#"{"error":{"message":"You exceeded","code":"insufficient_quota","type":"x"}}"#;
         check(status("429 Too Many", "", spent), false, None, "spent");
-        let capped = r#"{"type":"error","error":{"type":"rate_limit_error","message":"m","details":{"error_code":"enforced_spend_limit_reached"}}}"#;
+        let capped = r#"{"error":{"message":"m","details":{"error_code":"enforced_spend_limit_reached"}}}"#;
         check(status("429 Too Many", "", capped), false, None, "spent");
         check(status("402 Payment", "", ""), false, None, "spent");
         let credit = r#"{"error":{"message":"Your credit balance is too low"}}"#;
         check(status("400 Bad", "", credit), false, None, "credit balance");
+        let long = r#"{"error":{"message":"prompt is too long: 9 tokens > 8 maximum"}}"#;
+        check(status("400 Bad", "", long), false, None, "go on in a new tab");
         check(status("401 No", "", r#"{"error":"bad key"}"#), false, None, "api_key_file");
         check(status("404 No", "", r#"{"detail":"Not Found"}"#), false, None, "base_url");
         check(status("503 Wait", "", "<html>中中</html>"), true, None, "<html>中中</html>");
@@ -443,11 +460,10 @@ mod request {
             stream.read_exact(&mut [0; 100]).unwrap();
             let body = r#"{"error":{"message":"far too much"}}"#;
             send(&mut stream, &format!("HTTP/1.1 413 Big\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
-            stream.shutdown(std::net::Shutdown::Write).unwrap();
-            hang();
+            // Closing with unread bytes makes the kernel send a reset.
         });
         let mut case = case(&url);
-        case.log = Log::of((0..20).map(|_| user(&"x".repeat(16_000))).collect());
+        case.log = Log::of((0..2000).map(|_| user(&"x".repeat(16_000))).collect());
         assert!(message(case.answer().1).contains("far too much"));
     }
 
@@ -467,7 +483,8 @@ mod request {
             request(&mut stream);
             send(
                 &mut stream,
-                "HTTP/1.1 200 OK\r\n\r\n{\"choices\":[{\"message\":{\"content\":\"all\"},\"finish_reason\":\"stop\"}]}",
+                "HTTP/1.1 200 OK\r\n\r\n\
+                 {\"choices\":[{\"message\":{\"content\":\"all\"},\"finish_reason\":\"stop\"}]}",
             );
         });
         assert_eq!(case(&whole).answer().0, [Seen::Text("all".into())]);
@@ -482,6 +499,30 @@ mod request {
             peer(|mut stream| send(&mut stream, "HTTP/1.1 400 Bad\r\n\r\n")).replace("http:", "https:");
         let text = message(case(&plain).answer().1);
         assert!(text.contains("no secure connection") && text.contains("clock"), "{text}");
+    }
+
+    #[test]
+    fn a_proxy_is_asked_to_connect_and_a_stop_ends_its_silence() {
+        let (told, heard) = std::sync::mpsc::channel();
+        let url = peer(move |mut stream| {
+            told.send(request(&mut stream).0).unwrap();
+            send(&mut stream, "HTTP/1.1 200 Connected\r\n\r\n");
+            request(&mut stream);
+            send(&mut stream, &format!("{HEAD}{DELTA}{END}"));
+        });
+        let mut case = case("http://provider.example");
+        case.provider.proxy = url;
+        let (seen, answer) = case.answer();
+        assert!(answer.is_ok(), "{answer:?}");
+        assert_eq!(seen, [Seen::Text("a".into())]);
+        assert!(heard.recv().unwrap().starts_with("CONNECT provider.example:80 HTTP/1.1\r\n"));
+        let silent = peer(|mut stream| {
+            request(&mut stream);
+            hang();
+        });
+        let mut case = super::request::case("http://provider.example");
+        case.provider.proxy = silent;
+        case.stopped();
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! `<think>…</think>` at the very start of an answer, told apart from the answer, whichever way the tags are split.
+//! `<think>…</think>` at the very start of an answer, told apart from the answer, whichever way the tags are
+//! split.
 //!
 //! Holds at most a tag's length and the spaces before it.
 

@@ -1,8 +1,8 @@
 //! The Messages API's form of a request, in a fixed order of keys.
 //!
-//! Cache marks stand on the last tool, the last system block and the last block of the last two user messages: what the
-//! request before this one wrote, and what the next one will read. Those are results or texts that are not blank, so a
-//! mark never stands on thinking.
+//! Cache marks stand on the last tool, the last system block and the last block of the last two user
+//! messages: what the request before this one wrote, and what the next one will read. Those are results or
+//! texts that are not blank, so a mark never stands on thinking.
 
 use super::Spec;
 use super::history::Item;
@@ -34,8 +34,8 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// What a model takes, by its family. Names that are not known get what new models of the vendor take, but at
-    /// another vendor's URL nothing.
+    /// What a model takes, by its family. Names that are not known get what new models of the vendor take,
+    /// but at another vendor's URL nothing.
     pub fn of(model: &str, base_url: &str, max_tokens: u64) -> Fields {
         const PLAIN: Fields = Fields { thinking: Thinking::Unasked, effort: false };
         let name = model.to_ascii_lowercase().replace('.', "-");
@@ -68,8 +68,8 @@ impl Fields {
     }
 }
 
-/// Everything before the first message. `bare_calls`: the last answer has calls and no thinking before them, which
-/// thinking with a budget does not allow.
+/// Everything before the first message. `bare_calls`: the last answer has calls and no thinking before them,
+/// which thinking with a budget does not allow.
 pub fn head(spec: &Spec<'_>, fields: &Fields, bare_calls: bool) -> String {
     let mut head =
         format!(r#"{{"model":{},"max_tokens":{},"stream":true"#, quoted(spec.model), spec.max_tokens.max(1));

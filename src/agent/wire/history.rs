@@ -1,8 +1,9 @@
 //! The generator: rows of the log to messages, one row at a time, in an order that every provider accepts.
 //!
-//! Before the rows of an assistant's step are given out they are surveyed together with the results after them: which
-//! texts are not blank, which thinking is signed, which calls are answered. So everything can be decided at a block's
-//! first part, though signatures and results come later. A survey reads rows that lie in the batch at hand nearly always.
+//! Before the rows of an assistant's step are given out they are surveyed together with the results after
+//! them: which texts are not blank, which thinking is signed, which calls are answered. So everything can be
+//! decided at a block's first part, though signatures and results come later. A survey reads rows that lie in
+//! the batch at hand nearly always.
 
 use super::{Form, Rows, Spec, anthropic, openai};
 use crate::agent::wire::out::Out;
@@ -207,8 +208,8 @@ pub struct History<'a, R> {
 }
 
 impl<'a, R: Rows> History<'a, R> {
-    /// From the first row on. `dropped` and `users` are what an earlier pass found: thinking up to `dropped` is left
-    /// out, and the last two of `users` user messages bear cache marks (none if 0).
+    /// From the first row on. `dropped` and `users` are what an earlier pass found: thinking up to `dropped`
+    /// is left out, and the last two of `users` user messages bear cache marks (none if 0).
     pub fn new(rows: &'a R, spec: &'a Spec<'a>, budget: &Budget, dropped: Seq, users: u32) -> History<'a, R> {
         let writer = match spec.form {
             Form::Anthropic(_) => Writer::Anthropic(anthropic::Writer::new(users)),

@@ -1,10 +1,11 @@
 //! The wire: from a frozen prefix and a tab's rows to the bytes of a request, as a pure function, streamed.
 //!
-//! A first pass over the rows ([`plan`]) counts the body's bytes and content blocks and finds the cache marks' places; a
-//! second ([`Body`]) gives the bytes row by row. Both are the same generator ([`history`]), so they cannot disagree.
-//! What it never emits, whatever the log says: a call without a result or a result without a call, an empty text, a
-//! thinking block without signature or of another model, anything of a refused step. Two batches of rows and the row at
-//! hand are held (about 100 KiB at most), whatever the length.
+//! A first pass over the rows ([`plan`]) counts the body's bytes and content blocks and finds the cache
+//! marks' places; a second ([`Body`]) gives the bytes row by row. Both are the same generator ([`history`]),
+//! so they cannot disagree. What it never emits, whatever the log says: a call without a result or a result
+//! without a call, an empty text, a thinking block without signature or of another model, anything of a
+//! refused step. Two batches of rows and the row at hand are held (about 100 KiB at most), whatever the
+//! length.
 
 pub mod anthropic;
 pub mod history;

@@ -1,7 +1,7 @@
 //! The chat completions' form of a request, in a fixed order of keys.
 //!
-//! A step's texts come before its calls, whatever their order in the log: they share one message. Owner's texts in a row
-//! are one message, joined by a blank line, since strict templates refuse two users in a row.
+//! A step's texts come before its calls, whatever their order in the log: they share one message. Owner's
+//! texts in a row are one message, joined by a blank line, since strict templates refuse two users in a row.
 
 use super::Spec;
 use super::history::{Item, Pass};
@@ -69,10 +69,9 @@ pub fn head(spec: &Spec<'_>, fields: &Fields) -> String {
     for (at, tool) in tools.iter().enumerate() {
         head.push_str(if at == 0 { r#","tools":["# } else { "," });
         let (name, description, schema) = (tool.name.get(), tool.description.get(), tool.parameters.get());
-        let _ = write!(
-            head,
-            r#"{{"type":"function","function":{{"name":{name},"description":{description},"parameters":{schema}}}}}"#
-        );
+        let _ =
+            write!(head, r#"{{"type":"function","function":{{"name":{name},"description":{description},"#);
+        let _ = write!(head, r#""parameters":{schema}}}}}"#);
     }
     if !tools.is_empty() {
         head.push(']');
