@@ -157,7 +157,11 @@ fn make_dir(dir: &Path) -> Result<(), String> {
     })
 }
 
-/// Calls [`Store::housekeep`] every second; ends when dropped.
+/// After so many seconds without a turn the pages of code that only the start or turns need are given back; the second
+/// time is after the checkpoint that follows the last write.
+const REST_S: [u32; 2] = [2, 12];
+
+/// What is done every second; ends when dropped.
 struct Housekeeper {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
@@ -169,16 +173,27 @@ impl Housekeeper {
         let seen = stop.clone();
         let thread = std::thread::Builder::new().name("housekeeper".to_owned());
         let thread = thread.stack_size(HOUSEKEEPER_STACK_BYTES).spawn(move || {
+            let mut rested = 0;
             while !seen.wait(Duration::from_secs(1)) {
-                let round = std::panic::AssertUnwindSafe(|| store.housekeep());
+                let round = std::panic::AssertUnwindSafe(|| keep_house(&store, &mut rested));
                 if std::panic::catch_unwind(round).is_err() {
-                    // Counted for good: the permit is never given back.
-                    std::mem::forget(METERS.panics.take(1, usize::MAX));
+                    METERS.panics.count();
                 }
             }
         });
         let thread = thread.map_err(|error| format!("housekeeper: {error}"))?;
         Ok(Housekeeper { stop, thread: Some(thread) })
+    }
+}
+
+fn keep_house(store: &Store, rested: &mut u32) {
+    store.housekeep();
+    let (used, peak) = sys::sqlite_heap();
+    METERS.sqlite_bytes.set(peak);
+    METERS.sqlite_bytes.set(used);
+    *rested = if METERS.turns.used() > 0 { 0 } else { rested.saturating_add(1) };
+    if REST_S.contains(rested) {
+        sys::give_back_code();
     }
 }
 

@@ -1,4 +1,5 @@
-//! What the standard library and rustix do not give: a count of the heap, and the allocator's settings.
+//! What the standard library and rustix do not give: a count of the heap, the allocator's settings, and giving back
+//! pages of the program.
 //!
 //! The one module with `unsafe`. Counting costs two atomic additions per allocation and no memory;
 //! `/api/status` shows the figures beside the resident memory, so that a growth of one without the other can
@@ -64,8 +65,14 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// Bytes that Rust code holds on the heap now, and the most that it ever held. SQLite's are not among them.
-pub fn heap() -> (usize, usize) {
+pub fn rust_heap() -> (usize, usize) {
     (USED.load(Relaxed), PEAK.load(Relaxed))
+}
+
+/// Bytes on the heap now, and at most: Rust's and SQLite's. The peaks need not have come together.
+pub fn heap() -> (usize, usize) {
+    let ((rust, rust_peak), (sqlite, sqlite_peak)) = (rust_heap(), sqlite_heap());
+    (rust + sqlite, rust_peak + sqlite_peak)
 }
 
 /// Makes glibc keep one arena and give freed memory back early. To be called before the first thread;
@@ -80,6 +87,39 @@ pub fn tune_allocator() {
     }
 }
 
+/// Bytes of SQLite's heap now, and the most that it ever was.
+pub fn sqlite_heap() -> (usize, usize) {
+    // SAFETY: both only read SQLite's own counters, under its lock.
+    let (used, peak) =
+        unsafe { (rusqlite::ffi::sqlite3_memory_used(), rusqlite::ffi::sqlite3_memory_highwater(0)) };
+    (used.max(0) as usize, peak.max(0) as usize)
+}
+
+/// Unmaps the pages of the program's code that are resident now. Those that are needed come back from the file, one
+/// fault for sixteen pages; those that only the start or a turn needed stay away. Returns how many bytes were let go of.
+pub fn give_back_code() -> usize {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return 0 };
+    maps.lines().filter_map(code_range).map(|range| give_back(&range)).sum()
+}
+
+/// The addresses of a line of `maps` that is code from a file: read-only, private, and never written to.
+fn code_range(line: &str) -> Option<std::ops::Range<usize>> {
+    let mut fields = line.split_whitespace();
+    let (low, high) = fields.next()?.split_once('-')?;
+    let is_code = fields.next()? == "r-xp" && fields.nth(3).is_some_and(|file| file.starts_with('/'));
+    let parse = |text| usize::from_str_radix(text, 16).ok();
+    is_code.then_some(())?;
+    Some(parse(low)?..parse(high)?)
+}
+
+fn give_back(range: &std::ops::Range<usize>) -> usize {
+    let at = std::ptr::with_exposed_provenance_mut::<libc::c_void>(range.start);
+    // SAFETY: the range is a private mapping of a file that is executable and not writable, so none of its pages
+    // differ from the file and each comes back from there when it is touched.
+    let done = unsafe { libc::madvise(at, range.len(), libc::MADV_DONTNEED) };
+    if done == 0 { range.len() } else { 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,5 +131,17 @@ mod tests {
         assert!(used >= 8 << 20 && peak >= used.min(peak));
         drop(big);
         assert!(heap().1 >= 8 << 20);
+    }
+
+    #[test]
+    fn only_code_from_a_file_is_given_back() {
+        let check = |line: &str, expected| assert_eq!(code_range(line), expected, "{line}");
+        check("1000-3000 r-xp 00001000 fd:00 12 /usr/bin/siskin", Some(0x1000..0x3000));
+        check("1000-3000 r--p 00001000 fd:00 12 /usr/bin/siskin", None);
+        check("1000-3000 r-xp 00000000 00:00 0 [vdso]", None);
+        check("1000-3000 rwxp 00001000 fd:00 12 /usr/bin/siskin", None);
+        check("1000-3000 r-xp 00000000 00:00 0", None);
+        assert!(give_back_code() > 0);
+        assert_eq!(code_range("x"), None);
     }
 }
