@@ -16,6 +16,7 @@ export class ComposerView {
     this.field = h('textarea', {
       id: 'ask',
       rows: 1,
+      dir: 'auto',
       placeholder: S.ask,
       'aria-label': S.askLabel,
       enterKeyHint: 'send',
@@ -180,7 +181,7 @@ export class ComposerView {
         ),
       };
     }
-    const text = h('span', { class: 'text' });
+    const text = h('span', { class: 'text', dir: 'auto' });
     const shown = { text, one: want.one };
     shown.node = h(
       'div',

@@ -4,6 +4,7 @@ import { age, count, exact, size, span } from '../core/format.js';
 import { S } from '../core/strings.js';
 import { byId, h, setText } from './dom.js';
 import { icon } from './icons.js';
+import { sureButton } from './sure.js';
 
 const REFRESH_MS = 5000;
 
@@ -72,14 +73,7 @@ export class DeviceView {
       { class: 'dim', title: exact(device.lastSeenAt) },
       device.current ? S.devThis : S.devSeen(S.devAgo(age(device.lastSeenAt, Date.now()))),
     );
-    const button = h('button', { class: 'quiet', type: 'button' }, S.devRevoke);
-    button.addEventListener('click', async () => {
-      // One press asks, the next one does it.
-      if (!button.classList.contains('sure')) {
-        button.classList.add('sure');
-        setText(button, S.devRevokeSure);
-        return;
-      }
+    const button = sureButton(S.devRevoke, S.devRevokeSure, async () => {
       await this.deeds.attempt(() => this.api.delete(`/api/devices/${device.id}`));
       this.#showDevices();
     });
