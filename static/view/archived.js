@@ -2,8 +2,8 @@
 
 import { age, exact } from '../core/format.js';
 import { S } from '../core/strings.js';
+import { sureButton } from './buttons.js';
 import { byId, h, setText } from './dom.js';
-import { sureButton } from './sure.js';
 
 export class ArchivedView {
   /** @param {import('../core/api.js').Api} api @param {object} deeds */

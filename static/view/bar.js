@@ -82,7 +82,10 @@ export class BarView {
     const groups = new Map();
     for (const model of models) {
       if (!groups.has(model.provider)) groups.set(model.provider, []);
-      groups.get(model.provider).push(option(model.id, model.name || model.id, model.id === chosen));
+      // The closed list shows the name alone, which another provider may have as well.
+      const twin = models.some((one) => one.name === model.name && one.id !== model.id);
+      const name = (!twin && model.name) || model.id;
+      groups.get(model.provider).push(option(model.id, name, model.id === chosen));
     }
     const nodes = [...groups].map(([provider, options]) => h('optgroup', { label: provider }, ...options));
     if (!models.some((model) => model.id === chosen)) {

@@ -2,9 +2,9 @@
 
 import { age, count, exact, size, span } from '../core/format.js';
 import { S } from '../core/strings.js';
+import { sureButton } from './buttons.js';
 import { byId, h, setText } from './dom.js';
 import { icon } from './icons.js';
-import { sureButton } from './sure.js';
 
 const REFRESH_MS = 5000;
 

@@ -7,7 +7,7 @@
 import { answerText, askedText, keyOf, project, signature } from '../core/group.js';
 import { clock, count, exact } from '../core/format.js';
 import { S } from '../core/strings.js';
-import { copyButton } from './copy.js';
+import { copyButton } from './buttons.js';
 import { h, setText, sync } from './dom.js';
 import { emptyPage } from './empty.js';
 import { icon } from './icons.js';

@@ -3,10 +3,10 @@
  * changed.
  */
 
-import { GrowingBlocks, blocks } from '../core/markdown.js';
+import { GrowingBlocks, blocks, completed } from '../core/markdown.js';
 import { joined } from '../core/group.js';
 import { S } from '../core/strings.js';
-import { copyButton } from './copy.js';
+import { copyButton } from './buttons.js';
 import { h } from './dom.js';
 
 /** Blocks that read from the right if their text does. */
@@ -59,7 +59,7 @@ function code(node) {
 export function showMarkdown(into, row, grows) {
   const text = joined([row], 'text');
   into.growing = grows ? into.growing || new GrowingBlocks(row.data.md) : null;
-  const now = into.growing ? into.growing.blocks(text) : blocks(text, row.data.md);
+  const now = into.growing ? into.growing.blocks(completed(text, row.data.md)) : blocks(text, row.data.md);
   const before = into.raws || [];
   let same = 0;
   while (same < now.length && same < before.length && now[same].raw === before[same]) same += 1;
