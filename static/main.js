@@ -72,6 +72,7 @@ const deeds = {
   models: () => models,
   status: () => status,
   draftModel: () => storage.get('draftModel') || (models && models.models[0] && models.models[0].id),
+  away: () => !byId('banner').hidden,
   sheet: (open) => side.sheet(open),
   focus: () => composer.focus(),
   stop: () => attempt(() => api.post(tabPath('/stop'))),

@@ -116,6 +116,7 @@ export const S = {
   newBelowLabel: (n) => (n > 0 ? `${n} new, go to the end` : 'Go to the end'),
   loading: 'Loading',
 
+  away: 'Not connected',
   offline: 'No connection to the device.',
   offlineNext: (s) => (s > 0 ? `Trying again in ${s} s.` : 'Trying again…'),
   tryNow: 'Try now',

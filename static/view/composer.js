@@ -200,10 +200,13 @@ export class ComposerView {
   /** What is going on, and for how long. */
   drawStatus() {
     const tab = this.session.tabs.get(this.session.current);
+    // What it does now cannot be known.
+    const away = this.deeds.away();
+    const busy = this.#busy && !away;
     const demo = !this.#busy && !!this.deeds.status() && this.deeds.status().demo;
-    setText(this.doing, this.#busy ? this.#doing(tab) : demo ? S.demoNote : '');
+    setText(this.doing, busy ? this.#doing(tab) : demo ? S.demoNote : away ? S.away : '');
     this.doing.classList.toggle('demo', demo);
-    this.doing.classList.toggle('busy', this.#busy);
+    this.doing.classList.toggle('busy', busy);
     setText(this.tokens, tab ? this.#tokens(tab) : this.coarse.matches ? '' : S.hintDesk);
     this.tokens.title = tab && tab.usage && hitRate(tab.usage) !== null ? this.#sums(tab.usage) : '';
   }
