@@ -157,7 +157,7 @@ export const S = {
       'Check the device’s clock and the provider’s address, then try again.',
     ],
     [
-      /refused the connection|no route to|was not found|no connection to|lookups hang|answer as HTTP|the proxy/,
+      /refused the connection|no (route|connection) to|was not found|lookups hang|answer as HTTP|proxy/,
       'The provider cannot be reached',
       'Check that it runs and that base_url in the config is right, then try again.',
     ],

@@ -47,7 +47,8 @@ export class BarView {
       },
       icon('archive'),
     );
-    byId('bar').replaceChildren(this.tabsButton, h('h1', {}, this.title), this.model, this.effort, this.archive);
+    const heading = h('h1', {}, this.title);
+    byId('bar').replaceChildren(this.tabsButton, heading, this.model, this.effort, this.archive);
     // What is offered may have changed since; asked while the list is about to open.
     this.model.addEventListener('pointerdown', () => deeds.refreshModels());
     this.model.addEventListener('focus', () => deeds.refreshModels());

@@ -83,7 +83,8 @@ export class SideView {
   }
 
   #make() {
-    const one = { dot: h('i', { class: 'dot' }), title: h('span', { class: 'title', dir: 'auto' }), age: h('time', {}) };
+    const title = h('span', { class: 'title', dir: 'auto' });
+    const one = { dot: h('i', { class: 'dot' }), title, age: h('time', {}) };
     return { ...one, node: h('a', { class: 'tab' }, one.dot, one.title, one.age) };
   }
 

@@ -1,5 +1,5 @@
-// What an owner does besides asking: tabs that come, go and run unseen; a page that is zoomed, and text that is read
-// from the right.
+// What an owner does besides asking: tabs that come, go and run unseen; a page that is zoomed, and text
+// that is read from the right.
 
 import assert from 'node:assert/strict';
 import test, { after } from 'node:test';
@@ -117,8 +117,8 @@ test('messages that wait in the queue can be taken back, and run in their order'
   assert.equal(await log(page).getByText('third', { exact: true }).count(), 0);
 });
 
-// Bug: the log's scroller kept "the end" of the empty page in view. Effect: zoomed to 200 % the heading was scrolled
-// away. Mend: a page without a log is read from its top.
+// Bug: the log's scroller kept "the end" of the empty page in view. Effect: zoomed to 200 % the heading was
+// scrolled away. Mend: a page without a log is read from its top.
 test('zoomed to 200 % the empty page begins at its top, and nothing is too wide', async (t) => {
   const { siskin } = await setUp(t);
   const page = await paired(t, siskin, { viewport: { width: 640, height: 400 } });
@@ -129,7 +129,8 @@ test('zoomed to 200 % the empty page begins at its top, and nothing is too wide'
   assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), 640);
 });
 
-// Bug: nothing said which way a text reads. Effect: a Hebrew sentence stood at the left, its full stop at the wrong end.
+// Bug: nothing said which way a text reads. Effect: a Hebrew sentence stood at the left, its full stop at
+// the wrong end.
 test('text that reads from the right stands at the right, and code stays at the left', async (t) => {
   const { provider, siskin } = await setUp(t);
   const page = await paired(t, siskin);

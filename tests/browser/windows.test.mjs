@@ -1,5 +1,6 @@
-// The page's window on a long, running turn: never more rows than the limit, at any moment, and beside them at most the
-// one chunk that still grows, which is no row yet; nothing moves under a reader; all that was dropped can be read again.
+// The page's window on a long, running turn: never more rows than the limit, at any moment, and beside them
+// at most the one chunk that still grows, which is no row yet; nothing moves under a reader; all that was
+// dropped can be read again.
 
 import assert from 'node:assert/strict';
 import test, { after } from 'node:test';

@@ -1,4 +1,5 @@
-// Words: what a provider's failure means for the owner, by the wordings that src/agent/provider/http.rs has for them.
+// Words: what a provider's failure means for the owner, by the wordings that src/agent/provider/http.rs has
+// for them.
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { clock, span } from '../../static/core/format.js';
@@ -7,9 +8,9 @@ import { S } from '../../static/core/strings.js';
 const meaning = (message, status = '') =>
   S.errors.find(([pattern]) => pattern.test(`${status} ${message}`))?.[1];
 
-// Bug: the patterns were made of providers' words, not of the server's. Effect: a stream that broke off was "Something
-// went wrong", a spent quota told by a 429 "no room", and a refused connection the same as nothing. Mend: the server's
-// own wordings, the special before the general.
+// Bug: the patterns were made of providers' words, not of the server's. Effect: a stream that broke off was
+// "Something went wrong", a spent quota told by a 429 "no room", and a refused connection the same as
+// nothing. Mend: the server's own wordings, the special before the general.
 test('every failure of a provider has its meaning', () => {
   for (const [message, wanted] of [
     ['provider a refused the key (401): invalid x-api-key; check the file', /key/],
@@ -23,7 +24,7 @@ test('every failure of a provider has its meaning', () => {
     ['the conversation is longer than the context of provider a\'s model (400)', /too long/],
     ['the connection to provider a broke off: Peer disconnected', /broke off/],
     ['provider a fell silent in the middle of its answer (idle_s is 90 s)', /broke off/],
-    ['provider a refused the connection at http://x: is it running, and is the port right?', /cannot be reached/],
+    ['provider a refused the connection at http://x: is it running?', /cannot be reached/],
     ['the name of provider a was not found (http://x): check base_url', /cannot be reached/],
     ['no route to provider a at http://x: check this device\'s network', /cannot be reached/],
     ['no connection to provider a in time', /cannot be reached/],
