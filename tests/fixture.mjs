@@ -55,10 +55,31 @@ export async function run(args, { env = {}, by = [], ms = 15_000, input, command
   return { code: code ?? signal, ...out };
 }
 
+const ends = new WeakMap();
+
+/**
+ * Has `end` called when the test is over, the last one first: a page goes before its server, and that
+ * before its folder.
+ */
+export function atEnd(t, end) {
+  const stack = ends.get(t) ?? [];
+  stack.push(end);
+  if (ends.has(t)) return;
+  ends.set(t, stack);
+  t.after(async () => {
+    const faults = [];
+    for (const one of stack.reverse())
+      await Promise.resolve()
+        .then(one)
+        .catch((fault) => faults.push(fault));
+    if (faults.length) throw faults[0];
+  });
+}
+
 /** A temporary folder that goes when the test ends. */
 export function folder(t) {
   const dir = fs.mkdtempSync(path.join(os.tmpdir(), 'siskin-test-'));
-  t.after(() => fs.rmSync(dir, { recursive: true, force: true }));
+  atEnd(t, () => fs.rmSync(dir, { recursive: true, force: true }));
   return dir;
 }
 
@@ -119,7 +140,7 @@ export class Siskin {
     siskin.workdir = path.join(siskin.data, 'work');
     siskin.config = path.join(siskin.dir, 'siskin.toml');
     siskin.configure();
-    t.after(() => siskin.end());
+    atEnd(t, () => siskin.end());
     await siskin.#spawn();
     if (options.pair !== false) await siskin.pair();
     return siskin;
@@ -352,6 +373,12 @@ export class Siskin {
 
   threads() {
     return fs.readdirSync(`/proc/${this.pid}/task`).length;
+  }
+
+  /** Names and ids of the threads. */
+  threadsByName() {
+    const ids = fs.readdirSync(`/proc/${this.pid}/task`);
+    return ids.map((id) => [this.#proc(`task/${id}/comm`).trim(), id]);
   }
 
   fds() {

@@ -28,7 +28,7 @@ export class Peer {
   queue = [];
   tabs = new Map();
   #waiters = new Set();
-  #turn = null;
+  turn = null;
   #req = 0;
 
   constructor(
@@ -278,14 +278,6 @@ export class Peer {
   _visible(frame) {
     assert.equal(frame.tab, this.tab, `${frame.type} of a tab that is not visible`);
   }
-
-  get _turn() {
-    return this.#turn;
-  }
-
-  set _turn(turn) {
-    this.#turn = turn;
-  }
 }
 
 const APPLY = {
@@ -314,8 +306,7 @@ const APPLY = {
     this.queue = frame.queue;
     this.live = frame.live;
     this._add(frame.chunks, 'newer');
-    if (frame.live) this._turn ??= { id: frame.live.turnId, whole: false };
-    else this._turn = null;
+    this.turn = frame.live ? { id: frame.live.turnId } : null;
     if (frame.live?.open) this._openChunk(frame.live.open);
     assert.ok(frame.chunks.length <= this.limits.pageLimit, 'a page is within pageLimit');
     if (frame.following && frame.chunks.length)
@@ -361,8 +352,8 @@ const APPLY = {
     assert.equal(this.open_, null, 'a row sealed while another chunk is open');
     assert.ok(frame.total >= chunk.seq);
     // Between two turns a row may stand alone, such as a change of the model.
-    if (this._turn && chunk.type !== 'system')
-      assert.equal(chunk.turnId, this._turn.id, 'a row of another turn');
+    if (this.turn && chunk.type !== 'system')
+      assert.equal(chunk.turnId, this.turn.id, 'a row of another turn');
     this._add([chunk], 'newer');
   },
   tail(frame) {
@@ -372,25 +363,25 @@ const APPLY = {
   },
   'turn-start'(frame) {
     if (frame.tab !== this.tab) return;
-    assert.equal(this._turn, null, 'a turn starts inside another');
-    this._turn = { id: frame.turnId, whole: true };
+    assert.equal(this.turn, null, 'a turn starts inside another');
+    this.turn = { id: frame.turnId };
   },
   'turn-sealed'(frame) {
     if (frame.tab !== this.tab) return;
-    if (this._turn) assert.equal(frame.turnId, this._turn.id);
+    if (this.turn) assert.equal(frame.turnId, this.turn.id);
     assert.equal(this.open_, null, 'a turn sealed with an open chunk');
     if (this.following)
       assert.ok(this.newest >= frame.lastSeq, `sealed up to ${frame.lastSeq}, held ${this.newest}`);
     assert.ok(frame.firstSeq <= frame.lastSeq);
     this.sealed.push(frame);
-    this._turn = null;
+    this.turn = null;
     this.statuses.push('sealed');
   },
   status(frame) {
     const tab = this.tabs.get(frame.tab);
     if (tab) tab.status = frame.status;
     if (frame.tab !== this.tab) return;
-    if (['idle', 'error'].includes(frame.status)) assert.equal(this._turn, null, 'idle before turn-sealed');
+    if (['idle', 'error'].includes(frame.status)) assert.equal(this.turn, null, 'idle before turn-sealed');
     this.statuses.push(frame.status);
     this.detail = frame.detail;
   },
@@ -404,6 +395,9 @@ const APPLY = {
     this.queue = this.queue.filter((message) => message.messageId !== frame.messageId);
   },
   tab(frame) {
+    const rests = ['idle', 'error'].includes(frame.tab.status);
+    if (frame.tab.id === this.tab && this.turn)
+      assert.ok(!rests, `a tab that runs is told to be ${frame.tab.status}`);
     this.tabs.set(frame.tab.id, frame.tab);
   },
   'tab-removed'(frame) {

@@ -114,6 +114,11 @@ const CASES = [
     /for readers/,
   ],
   ['a signature', [window([row(1, { data: { text: '', signature: 's' } })])], /left the server/],
+  [
+    'a tab that runs told to be idle',
+    [window([]), start, { type: 'tab', tab: { id: 't1', status: 'idle' } }],
+    /told to be idle/,
+  ],
   ['an unknown frame', [{ type: 'surprise' }], /unknown frame/],
 ];
 

@@ -170,7 +170,7 @@ export class Provider {
   /** Ends the listener and every connection. */
   async stop() {
     for (const socket of this.#sockets) socket.destroy();
-    await new Promise((done) => this.#server.close(done));
+    if (this.#server.listening) await new Promise((done) => this.#server.close(done));
   }
 
   /** The requests for answers, without the model lists. */
@@ -247,7 +247,7 @@ export class Provider {
   }
 
   #check({ wire, headers, json, path }) {
-    if (!/\/v1\/(messages|chat\/completions)$/.test(path)) return { status: 404, message: 'Not Found' };
+    if (!/^\/v1\/(messages|chat\/completions)$/.test(path)) return { status: 404, message: 'Not Found' };
     const key =
       wire === 'anthropic' ? headers['x-api-key'] : headers.authorization?.replace(/^Bearer /, '');
     if (this.key && key !== this.key) return { status: 401, message: 'invalid x-api-key' };

@@ -79,6 +79,6 @@ export async function ask(port, bytes, { ms = 3_000, wait = 200 } = {}) {
   await raw.see(/\r\n\r\n/, ms);
   const ended = await raw.end(wait);
   raw.close();
-  const status = Number(/^HTTP\/1\.1 (\d{3}) /.exec(raw.text)?.[1] ?? 0);
+  const status = Number(/^HTTP\/1\.[01] (\d{3}) /.exec(raw.text)?.[1] ?? 0);
   return { status, ended, text: raw.text };
 }

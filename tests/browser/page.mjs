@@ -4,6 +4,7 @@
 import assert from 'node:assert/strict';
 import fs from 'node:fs';
 import { chromium } from 'playwright-core';
+import { atEnd } from '../fixture.mjs';
 
 const PATHS = [
   process.env.SISKIN_CHROMIUM,
@@ -74,7 +75,7 @@ export async function open(
     if (!/^(data|blob|about):/.test(url.protocol) && url.hostname !== origin.hostname)
       faults.push(`request: ${url}`);
   });
-  t.after(async () => {
+  atEnd(t, async () => {
     const pwned = await page.evaluate(() => window.__pwned).catch(() => undefined);
     await context.close();
     assert.equal(pwned, undefined, 'foreign script ran');

@@ -149,7 +149,7 @@ test('an error says what to do, and does not stay in the way', async (t) => {
   const page = await paired(t, siskin);
   provider.answers = [refuse(401, { error: { message: 'invalid x-api-key' } })];
   await ask(page, 'Hello');
-  const alert = log(page).getByRole('alert');
+  const alert = log(page).locator('.item.error').last();
   await alert.waitFor();
   assert.match(await alert.innerText(), /key/i);
   assert.ok(await alert.getByRole('button').isVisible(), 'a button for it');

@@ -52,7 +52,7 @@ for (const [wire, model] of [
       await peer.open(tab.id);
       const sent = `message ${round}`;
       const pending = siskin
-        .api('POST', `/api/tabs/${tab.id}/messages`, { clientId: `c${round}`, text: sent })
+        .api('POST', `/api/tabs/${tab.id}/messages`, { clientId: `killed-${round}`, text: sent })
         .catch(() => null);
       await sleep(next(120));
       await siskin.kill();
@@ -65,7 +65,7 @@ for (const [wire, model] of [
       for (const row of told)
         assert.deepEqual(rows[row.seq - 1], row, `${where}: a row that was told is there`);
       if (acknowledged) {
-        const mine = rows.filter((row) => row.data.clientId === `c${round}`);
+        const mine = rows.filter((row) => row.data.clientId === `killed-${round}`);
         assert.deepEqual(
           mine.map((row) => row.data.text),
           [sent],

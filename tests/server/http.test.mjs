@@ -16,7 +16,7 @@ const HEADS = [
   ['an absolute end of a small head', get('host:localhost\r\n'), 200, false],
   ['no Host', get(), 400, true],
   ['two Hosts', get(`${host}${host}`), 400, true],
-  ['HTTP/1.0 without Host', get('', 'GET /healthz HTTP/1.0'), [200, 400], true],
+  ['HTTP/1.0 without Host', get('', 'GET /healthz HTTP/1.0'), [400, 421], true],
   ['HTTP/1.0', get(host, 'GET /healthz HTTP/1.0'), 200, true],
   ['HTTP/2.0', get(host, 'GET /healthz HTTP/2.0'), [400, 505], true],
   ['no version', 'GET /healthz\r\n\r\n', 400, true],

@@ -118,7 +118,10 @@ test('a data directory that cannot be written is named', async (t) => {
   const command = [...COMMAND.slice(0, -1), copy];
   assert.equal((await run(['--version'], { by, command })).code, 0);
   await refused([...args, data], 1, [/data/, /writ|permi/i], { by, command });
-  await refused([...args, path.join(data, 'deeper', 'still')], 1, [/data/, /writ|permi|creat/i], { by, command });
+  await refused([...args, path.join(data, 'deeper', 'still')], 1, [/data/, /writ|permi|creat/i], {
+    by,
+    command,
+  });
 });
 
 test('a database of a newer Siskin is left alone', async (t) => {

@@ -11,7 +11,7 @@ const WIRES = { anthropic: 'a/scripted', openai: 'o/scripted' };
 const PATIENCE = 'first_event_s = 2\nidle_s = 1';
 
 async function setUp(t, options = {}) {
-  const provider = await Provider.start();
+  const provider = options.provider ?? (await Provider.start());
   t.after(() => provider.stop());
   const siskin = await Siskin.start(t, { provider, budget: { attempts: 2 }, ...options });
   return { provider, siskin };

@@ -223,7 +223,9 @@ test('a message during a turn is queued, seen by all, and steers at the next too
   await peer.until(() => peer.queue.length === 1, 'the queued message');
   const late = await siskin.peer();
   const { queue } = await late.open(tab.id);
-  assert.deepEqual(queue, [{ messageId: second.messageId, clientId: 'second-id', text: 'second' }]);
+  assert.deepEqual(queue, [
+    { messageId: second.messageId, clientId: 'second-id', text: 'second', bytes: 6 },
+  ]);
   go();
   await peer.turns();
   assert.equal(peer.queue.length, 0);

@@ -29,12 +29,13 @@ const lastRows = (rows, count) => rows.slice(-count);
 
 test('a window of 40 never holds more through a turn of 300 chunks', async (t) => {
   const { provider, siskin, tab } = await setUp(t);
+  await siskin.api('PUT', '/api/settings', { chunkLimit: 1000 });
   const small = await siskin.peer({ chunkLimit: 40, name: 'small' });
   const large = await siskin.peer({ chunkLimit: 1000, name: 'large' });
   assert.equal(small.limits.chunkLimit, 40);
   await small.open(tab.id);
   await large.open(tab.id);
-  provider.answers = [chunks(300, { split: 4000 })];
+  provider.answers = [chunks(300, { split: 1200, pauseMs: 2 })];
   await siskin.send(tab.id, 'go');
   await small.turns();
   await large.turns();
