@@ -132,9 +132,11 @@ function drawTabs() {
 
 const reactions = {
   tabs: drawTabs,
-  rows() {
+  rows(cause) {
     log.changed();
     composer.draw();
+    // A snapshot: turns may have ended unseen.
+    if (cause === 'window') loadSums();
   },
   delta: () => log.grew(),
   queue() {
@@ -149,7 +151,6 @@ const reactions = {
     storage.set('lastTab', session.current);
     const wanted = session.current ? `#/${session.current}` : '#/new';
     if (location.hash !== wanted && location.hash !== '#/device') history.replaceState(null, '', wanted);
-    loadSums();
   },
   welcome: () => route(),
   approvals: drawTabs,

@@ -3,6 +3,7 @@
 use crate::http::Http;
 use crate::provider::{DELTA_BYTES, Provider};
 use crate::{Oops, Scratch};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -122,6 +123,11 @@ impl Server {
         status_field(self.pid, "VmRSS:")
     }
 
+    /// Resident memory by what it is: the process's own, and pages of files, which the kernel can drop at will.
+    pub fn rss_parts(&self) -> Result<[u64; 2], Oops> {
+        Ok([status_field(self.pid, "RssAnon:")?, status_field(self.pid, "RssFile:")?])
+    }
+
     /// Most resident memory since the start or the last [`Server::reset_peak`], in bytes.
     pub fn peak_rss(&self) -> Result<u64, Oops> {
         status_field(self.pid, "VmHWM:")
@@ -134,7 +140,8 @@ impl Server {
 
     /// Ends it as its owner would, so that its data can be opened again.
     pub fn stop(mut self) -> Result<(), Oops> {
-        Command::new("kill").arg(self.pid.to_string()).status()?;
+        let pid = Pid::from_raw(self.pid.try_into()?).ok_or("the server has no pid")?;
+        kill_process(pid, Signal::TERM)?;
         self.child.wait()?;
         Ok(())
     }

@@ -74,7 +74,8 @@ impl<F: FnMut(&mut String) -> io::Result<bool>> Read for Pieces<F> {
     }
 }
 
-/// A reader over `{"name":[item,…]}`, one item at a time. An item that cannot be rendered breaks the answer off.
+/// A reader over `{"name":[item,…]}`, one item at a time. An item that cannot be rendered breaks the answer
+/// off.
 pub fn list<T, F>(name: &str, items: Vec<T>, render: F) -> impl Read + use<T, F>
 where
     F: Fn(&T) -> io::Result<String>,

@@ -186,9 +186,10 @@ fn print(reply: Reply, manner: Manner, out: impl FnMut(&[u8], u64) -> io::Result
     };
     let no_length = matches!(reply.status, 204 | 304);
     printer.buf.reserve(PIECE);
+    // The server's own version, also for HTTP/1.0 (RFC 9110 6.2): what follows is within both.
     response.raw_print(
         Trim { to: &mut printer, no_length },
-        HTTPVersion(1, manner.minor),
+        HTTPVersion(1, 1),
         &[],
         manner.head_only,
         None,
@@ -351,7 +352,7 @@ mod tests {
             "{text}"
         );
         let (_, text) = printed(Reply::stream(&b"hello"[..]), Manner { minor: 0, ..MANNER });
-        assert!(text.starts_with("HTTP/1.0 505 "), "{text}");
+        assert!(text.starts_with("HTTP/1.1 505 "), "{text}");
     }
 
     #[test]

@@ -357,8 +357,9 @@ impl Session<'_> {
         let budget = self.shared.config.budget;
         let Some(view) = &mut self.view else { return Ok(()) };
         let (tab, newest) = (view.tab, view.window.newest());
-        let missing = upto.saturating_sub(newest);
-        if view.window.following() && missing > self.limits.rows as Seq {
+        // Below a page, the rows themselves cost less than a new window and its filling.
+        let far = self.limits.rows.max(budget.page_rows) as Seq;
+        if view.window.following() && upto.saturating_sub(newest) > far {
             return self.replace("", tab, show::Place::Tail);
         }
         let rows = self.shared.store.rows(tab, newest, upto, budget.row_buffer_bytes).map_err(store_gone)?;

@@ -174,8 +174,8 @@ pub fn limits(store: &Store) -> Result<StoredLimits, Fault> {
 }
 
 impl StoredLimits {
-    /// The limits of one client: the smaller of its own, the owner's and the server's, never below the least. Who
-    /// does not say gets the owner's, or the default.
+    /// The limits of one client: the smaller of its own, the owner's and the server's, never below the
+    /// least. Who does not say gets the owner's, or the default.
     pub fn of_client(self, budget: &Budget, rows: Option<u64>, bytes: Option<u64>) -> Limits {
         let smaller = |own: Option<u64>, stored: Option<u64>, default: usize, least: usize, most: usize| {
             let own = own.or(stored).unwrap_or(default as u64);

@@ -19,6 +19,7 @@ export function count(count) {
 
 /** @param {number} ms  a length of time */
 export function span(ms) {
+  if (ms < 100) return `${Math.round(ms)} ms`;
   if (ms < 10_000) return `${(ms / 1000).toFixed(1)} s`;
   const s = Math.round(ms / 1000);
   if (s < 60) return `${s} s`;

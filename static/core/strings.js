@@ -83,7 +83,8 @@ export const S = {
   copyFailed: 'Select and copy by hand',
   askAgain: 'Ask again',
   picture: 'picture, not loaded: ',
-  sum: (input, cached, output) => `${input} in · ${cached} cached · ${output} out`,
+  sum: (input, cached, output) =>
+    `${input} in${cached === '0' ? '' : ` · ${cached} cached`} · ${output} out`,
   sumTitle:
     'Tokens of this turn: sent fresh or written to the cache, read from the cache, and written by the model',
   tabSum: (tokens, percent) => `${tokens} tokens${percent ? ` · ${percent} % cached` : ''}`,

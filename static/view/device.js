@@ -166,8 +166,9 @@ function name(budget) {
 
 function amount(value, unit) {
   if (value === undefined) return '';
-  if (unit === 'bytes') return size(value);
-  return unit === 'ms' ? span(value).replace('.0', '') : count(value);
+  const text =
+    unit === 'bytes' ? size(value) : unit === 'ms' ? span(value).replace('.0', '') : count(value);
+  return text.replace(' ', '\u00a0');
 }
 
 function meteredRow(budget) {

@@ -182,7 +182,7 @@ export class LogView {
     const parts = [h('time', { title: exact(at.createdAt) }, clock(at.createdAt))];
     if (sum && sum.stopReason && S.stops[sum.stopReason])
       parts.push(h('span', {}, S.stops[sum.stopReason]));
-    if (sum && sum.usage) parts.push(this.#tokens(sum.usage));
+    if (sum && sum.usage && sum.usage.input + sum.usage.output > 0) parts.push(this.#tokens(sum.usage));
     if (turn.items.some((item) => item.kind === 'text'))
       parts.push(copyButton(() => answerText(shown.turn)));
     if (askedText(turn)) {

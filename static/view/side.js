@@ -48,8 +48,8 @@ export class SideView {
     byId('side').addEventListener('click', (event) => {
       if (event.target instanceof Element && event.target.closest('a')) this.sheet(false);
     });
-    byId('side').addEventListener('keydown', (event) => {
-      if (event.key === 'Escape') this.sheet(false);
+    document.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape' && document.body.classList.contains('sheet')) this.sheet(false);
     });
     setInterval(() => this.draw(), 60_000);
   }

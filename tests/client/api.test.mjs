@@ -80,7 +80,13 @@ test('sizes, counts, spans and ages are short', () => {
     '34k',
     '1.5M',
   ]);
-  assert.deepEqual([300, 12_000, 61_000, 7_200_000].map(span), ['0.3 s', '12 s', '1 min 1 s', '2 h']);
+  assert.deepEqual([4, 300, 12_000, 61_000, 7_200_000].map(span), [
+    '4 ms',
+    '0.3 s',
+    '12 s',
+    '1 min 1 s',
+    '2 h',
+  ]);
   assert.deepEqual(
     [0, 60_000, 3_600_000, 86_400_000].map((ms) => age(0, ms)),
     ['now', '1 min', '1 h', '1 d'],

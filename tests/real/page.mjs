@@ -7,7 +7,7 @@ import { ask, log, paired, quit, rested } from '../browser/page.mjs';
 import { Siskin, textOf, until } from '../fixture.mjs';
 import { CACHE, Ending, providers, startModel } from './model.mjs';
 
-const QUESTION = 'What is the sun?';
+const QUESTION = 'What is a computer?';
 const MODEL = 'gemma-3-270m';
 
 /** Notes, frame by frame, how much text the conversation shows. */
@@ -38,11 +38,9 @@ async function converse(ending, model, wire) {
         .join(' ')
         .match(/[\w-]{43,}/)?.[0],
   );
-  const [tab] = await until(
-    async () => (await siskin.get('/api/tabs')).tabs,
-    'the tab that the page made',
-  );
-  await siskin.idle(tab.id, 120_000);
+  const answered = async () => (await siskin.get('/api/tabs')).tabs.find(({ total }) => total > 1);
+  const tab = await until(answered, 'the answer in the tab that the page made', 120_000);
+  await siskin.idle(tab.id);
   await rested(page);
 
   const answer = words(textOf(await siskin.log(tab.id)));

@@ -1,5 +1,5 @@
-// Three turns with a real model over each wire, Siskin restarted before the third; prints the transcript and
-// figures.
+// Three turns with a real model over each wire, with Siskin restarted or killed before the third; prints the
+// transcript and figures.
 
 import assert from 'node:assert/strict';
 import { Siskin, checkLog, textOf } from '../fixture.mjs';
@@ -11,8 +11,8 @@ const QUESTIONS = [
   'What is a router?',
 ];
 const WIRES = [
-  ['chat', '/v1/chat/completions'],
-  ['messages', '/v1/messages'],
+  ['chat', '/v1/chat/completions', 'SIGTERM'],
+  ['messages', '/v1/messages', 'SIGKILL'],
 ];
 
 /** A request's messages as bytes, cache marks aside, without the bracket that ends them. */
@@ -52,7 +52,7 @@ async function turn(siskin, peer, tab, question) {
   return { question, answer, seal, pieces: pieces.length, ms };
 }
 
-async function talk(siskin, relay, wire, route) {
+async function talk(siskin, relay, wire, route, signal) {
   const tab = await siskin.newTab({ model: `${wire}/gemma-3-270m` });
   relay.requests.length = 0;
   const turns = [];
@@ -61,6 +61,7 @@ async function talk(siskin, relay, wire, route) {
   for (const [at, question] of QUESTIONS.entries()) {
     if (at === QUESTIONS.length - 1) {
       peer.drop();
+      await siskin.signal(signal);
       await siskin.restart();
       peer = await siskin.peer();
       await peer.open(tab.id);
@@ -69,7 +70,7 @@ async function talk(siskin, relay, wire, route) {
   }
   peer.drop();
   check(turns, relay.requests, route, await siskin.log(tab.id));
-  print(route, turns, relay.requests);
+  print(route, turns, relay.requests, signal);
 }
 
 function check(turns, requests, route, rows) {
@@ -99,10 +100,10 @@ function check(turns, requests, route, rows) {
   assert.match(turns[1].answer, /Seine/, 'it knows what "it" was');
 }
 
-function print(route, turns, requests) {
+function print(route, turns, requests, signal) {
   console.log(`\n## ${route}\n`);
   turns.forEach(({ question, answer }, at) => {
-    if (at === turns.length - 1) console.log('(Siskin is restarted here.)\n');
+    if (at === turns.length - 1) console.log(`(Here Siskin gets ${signal} and is started again.)\n`);
     console.log(`> ${question}\n\n${answer.trim()}\n`);
   });
   console.log(
@@ -126,7 +127,7 @@ try {
     tables: providers(relay.url),
     config: 'default_model = "chat/gemma-3-270m"',
   });
-  for (const [wire, route] of WIRES) await talk(siskin, relay, wire, route);
+  for (const wire of WIRES) await talk(siskin, relay, ...wire);
   console.log(`\nSiskin's memory at the end: ${(siskin.rss() / 2 ** 20).toFixed(1)} MiB.`);
 } finally {
   await ending.end();

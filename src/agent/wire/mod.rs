@@ -210,33 +210,37 @@ impl<'a, R: Rows> Body<'a, R> {
 }
 
 impl<R: Rows> Read for Body<'_, R> {
+    /// Fills `into`, though a row may be small: each read becomes a write to the socket.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if into.is_empty() {
-            return Ok(0);
-        }
-        while self.at == self.out.bytes().len() {
-            match self.fill() {
-                Ok(true) => {}
-                // ureq would ask for ever for what is missing.
-                Ok(false) if self.left > 0 => {
-                    return Err(io::Error::other("the request's body is too short"));
-                }
-                Ok(false) => return Ok(0),
-                Err(error) => {
-                    self.fault = Some(error);
-                    return Err(io::Error::other("the request's body cannot be read from the store"));
+        let mut done = 0;
+        while done < into.len() {
+            if self.at == self.out.bytes().len() {
+                match self.fill() {
+                    Ok(true) => continue,
+                    Ok(false) => break,
+                    // What this call has copied is lost, as the whole request is.
+                    Err(error) => {
+                        self.fault = Some(error);
+                        return Err(io::Error::other("the request's body cannot be read from the store"));
+                    }
                 }
             }
+            let ready = self.out.bytes().split_at(self.at).1;
+            let room = into.split_at_mut(done).1;
+            let amount = ready.len().min(room.len());
+            room.split_at_mut(amount).0.copy_from_slice(ready.split_at(amount).0);
+            self.at += amount;
+            done += amount;
         }
-        let ready = self.out.bytes().split_at(self.at).1;
-        let amount = ready.len().min(into.len());
-        into.split_at_mut(amount).0.copy_from_slice(ready.split_at(amount).0);
-        self.at += amount;
-        let Some(left) = self.left.checked_sub(amount as u64) else {
+        let Some(left) = self.left.checked_sub(done as u64) else {
             return Err(io::Error::other("the request's body is too long"));
         };
         self.left = left;
-        Ok(amount)
+        // ureq would ask for ever for what is missing.
+        if done == 0 && !into.is_empty() && left > 0 {
+            return Err(io::Error::other("the request's body is too short"));
+        }
+        Ok(done)
     }
 }
 

@@ -133,7 +133,8 @@ fn turn_json(turn: &Turn) -> String {
     })
 }
 
-/// `GET …/results/:seq`: a page of a result, joined over its parts, which stand one behind the other in the log.
+/// `GET …/results/:seq`: a page of a result, joined over its parts, which stand one behind the other in the
+/// log.
 pub fn result(shared: &Shared, query: &Query, tab: TabNo, seq: &str) -> Result<Reply, Fault> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
