@@ -11,6 +11,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// After this time without a turn, a server has given back what it does not need at rest.
+const REST: Duration = Duration::from_secs(14);
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Rows of the long log, and the data folder that it lies in.
@@ -28,26 +30,32 @@ pub fn idle(scratch: &mut Scratch, report: &mut Report) -> Result<(), Oops> {
     let provider = Provider::start()?;
     provider.say(40, DELTA_BYTES, Duration::from_millis(2));
     let mut server = Server::start(scratch, "idle", &provider, &[])?;
-    sleep(SECOND);
+    sleep(PAUSE);
+    report.add("RSS just after the start and the first pairing", mib(server.rss()?), "MiB", Goal::None);
+    sleep(REST);
     report.add("idle RSS, before a turn", mib(server.rss()?), "MiB", Goal::AtMost(4.0));
-    for (model, wire) in [("openai/scripted", "chat completions"), ("anthropic/scripted", "Messages")] {
-        let tab = server.new_tab(model)?;
-        let mut socket = Socket::open(&server, &tab)?;
-        server.turn(&mut socket, &tab)?;
-        let seen = provider.take_seen();
-        let body = seen.first().ok_or("no request came")?.bytes;
-        if wire == "chat completions" {
-            drop(socket);
-            sleep(SECOND);
-            report.add("idle RSS, after one turn (plain http)", mib(server.rss()?), "MiB", Goal::AtMost(5.0));
-            let [own, files] = server.rss_parts()?;
-            report.add("… of it memory of its own", mib(own), "MiB", Goal::None);
-            report.add("… of it mapped pages of program and libraries", mib(files), "MiB", Goal::None);
-        }
+    let chat = hello(&mut server, &provider, "openai/scripted")?;
+    report.add("RSS just after one turn (plain http)", mib(server.rss()?), "MiB", Goal::None);
+    sleep(REST);
+    report.add("idle RSS, after one turn (plain http)", mib(server.rss()?), "MiB", Goal::AtMost(5.0));
+    let [own, files] = server.rss_parts()?;
+    report.add("… of it memory of its own", mib(own), "MiB", Goal::None);
+    report.add("… of it mapped pages of program and libraries", mib(files), "MiB", Goal::None);
+    let messages = hello(&mut server, &provider, "anthropic/scripted")?;
+    for (wire, body) in [("chat completions", chat), ("Messages", messages)] {
         let figure = format!("request body for \"hello\" with all tools, {wire}");
         report.add(&figure, body as f64, "bytes", Goal::AtMost(6000.0));
     }
     server.stop()
+}
+
+/// Says hello in a new tab with a socket that goes afterwards; gives the bytes of the request that it made.
+fn hello(server: &mut Server, provider: &Provider, model: &str) -> Result<u64, Oops> {
+    let tab = server.new_tab(model)?;
+    let mut socket = Socket::open(server, &tab)?;
+    provider.take_seen();
+    server.turn(&mut socket, &tab)?;
+    Ok(provider.take_seen().first().ok_or("no request came")?.bytes)
 }
 
 /// Syncs in a turn's path: what the server counts, and what strace sees, if there is one.
