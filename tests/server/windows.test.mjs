@@ -344,7 +344,8 @@ test('switching to and fro while two tabs stream mixes nothing', async (t) => {
     await siskin.idle(one.id);
     await peer.open(one.id);
     await peer.until(() => peer.rows.length >= 30, 'the filling');
-    assert.deepEqual(peer.rows, lastRows(await siskin.log(one.id), peer.rows.length));
+    const log = await siskin.log(one.id);
+    assert.deepEqual(peer.rows, lastRows(log, peer.rows.length));
   }
 });
 
