@@ -192,7 +192,7 @@ pub fn ask_pair(data: &Path) -> Result<Pairing, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::tools::scratch::Scratch;
+    use crate::testing::Dir;
 
     fn pairing() -> Result<Pairing, String> {
         Ok(Pairing { code: "ABCD-EFGH".into(), url: "http://h:1/#pair=ABCD-EFGH".into() })
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_code_comes_over_the_socket_and_the_socket_goes_with_the_server() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         let control = Control::listen(dir.path(), Box::new(pairing)).unwrap();
         let mode = std::fs::metadata(dir.path().join(NAME)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_stale_socket_is_replaced_and_a_file_in_its_place_is_not() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         drop(UnixListener::bind(dir.path().join(NAME)).unwrap());
         assert!(ask_pair(dir.path()).unwrap_err().contains("no server runs"));
         let control = Control::listen(dir.path(), Box::new(pairing)).unwrap();
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_long_directory_works_and_a_refusal_is_told() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         let deep = dir.path().join("d".repeat(120));
         std::fs::create_dir(&deep).unwrap();
         let control = Control::listen(&deep, Box::new(|| Err("two\nlines".to_owned()))).unwrap();
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn an_unknown_an_endless_and_a_silent_peer_do_not_stop_the_next() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         let control = Control::listen(dir.path(), Box::new(pairing)).unwrap();
         let connect = || UnixStream::connect(dir.path().join(NAME)).unwrap();
         let mut wrong = connect();

@@ -456,7 +456,7 @@ mod tests {
     }
 
     fn desk() -> Desk {
-        let dir = crate::testing::Dir::new("fold");
+        let dir = crate::testing::Dir::new();
         let store = Arc::new(Store::open(dir.path(), &SMALL).unwrap());
         let tab = store.create_tab(&NewTab { workdir: "/".into(), ..Default::default() }).unwrap().no;
         let data = json(&UserText { text: "hello".into(), client_id: "a".into(), ..Default::default() });

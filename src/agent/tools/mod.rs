@@ -6,8 +6,6 @@
 
 pub mod files;
 pub mod output;
-#[cfg(test)]
-pub mod scratch;
 pub mod search;
 pub mod system_info;
 
@@ -176,10 +174,10 @@ fn checked<T: DeserializeOwned>(name: &str, arguments: &str) -> Result<T, String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::tools::scratch::Scratch;
+    use crate::testing::Dir;
 
     fn call(name: &str, arguments: &str) -> Output {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         std::fs::write(dir.path().join("a.txt"), "hello\n").unwrap();
         let stop = Stop::new().unwrap();
         run(name, arguments, &Place { workdir: dir.path(), budget: &Budget::ROUTER, stop: &stop })

@@ -258,15 +258,15 @@ impl Needle {
 mod tests {
     use super::*;
     use crate::agent::stop::Stop;
-    use crate::agent::tools::scratch::Scratch;
     use crate::budget::Budget;
+    use crate::testing::Dir;
 
-    fn find(dir: &Scratch, query: &str, path: &str) -> Output {
+    fn find(dir: &Dir, query: &str, path: &str) -> Output {
         let stop = Stop::new().unwrap();
         run(query, path, &Place { workdir: dir.path(), budget: &Budget::ROUTER, stop: &stop })
     }
 
-    fn write(dir: &Scratch, name: &str, content: impl AsRef<[u8]>) {
+    fn write(dir: &Dir, name: &str, content: impl AsRef<[u8]>) {
         let path = dir.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn hits_come_in_order_with_path_and_line_whatever_the_case() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         write(&dir, "b/x.txt", "one\ntwo Needle\n\tNEEDLE and needle\n");
         write(&dir, "a.txt", "needle without line end");
         write(&dir, ".git/c", "needle");
@@ -291,8 +291,8 @@ mod tests {
 
     #[test]
     fn links_binaries_pipes_and_ways_out_are_not_searched() {
-        let dir = Scratch::new();
-        let outside = Scratch::new();
+        let dir = Dir::new();
+        let outside = Dir::new();
         write(&outside, "secret", "needle");
         write(&dir, "binary", b"needle\0\x01");
         std::os::unix::fs::symlink(outside.path(), dir.path().join("out")).unwrap();
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn hits_and_lines_are_bounded_and_cut_between_characters() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         write(&dir, "many", "needle\n".repeat(1000));
         let text = find(&dir, "needle", ".").text;
         assert_eq!(text.lines().count(), HITS_MAX + 1);
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_hit_across_two_pieces_of_a_long_line_is_found_once() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         for before in LINE_BYTES_MAX as usize - 8..LINE_BYTES_MAX as usize + 2 {
             write(&dir, "long", "x".repeat(before) + "needle" + &"y".repeat(9000));
             assert_eq!(find(&dir, "needle", ".").text.lines().count(), 1, "{before}");
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_deep_tree_ends_and_a_stop_is_honoured() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         write(&dir, &("d/".repeat(40) + "f"), "needle");
         let text = find(&dir, "needle", ".").text;
         assert!(text.contains("could not be searched"), "{text}");
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_blank_or_long_query_is_refused() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         for query in ["", "  ", "a\nb", &"q".repeat(2000)] {
             assert!(find(&dir, query, ".").is_error);
         }
