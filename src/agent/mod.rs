@@ -137,7 +137,8 @@ impl Agent {
 
     /// Stops a tab's turn, whatever it is doing. Nothing happens when it is idle.
     pub fn stop(&self, tab: TabNo) -> Result<(), Refusal> {
-        self.known_tab(tab)?;
+        // The store is not asked: a stop works while it cannot be read, too.
+        self.look(tab, |_| ()).ok_or_else(|| no_tab(tab))?;
         if let Some(stop) = self.stops().get(&tab) {
             stop.raise();
         }
@@ -162,10 +163,12 @@ impl Agent {
 
     /// Seals every turn that has begun as interrupted, within 3 s.
     pub fn shut_down(&self) {
+        let deciding = self.decide();
         self.closing.store(true, Ordering::SeqCst);
         for stop in self.stops().values() {
             stop.raise();
         }
+        drop(deciding);
         self.slots.nudge();
         if !self.slots.drain(Duration::from_secs(3)) {
             log::warn!("some turns did not end in time; they are repaired at the next start");
@@ -187,7 +190,7 @@ impl Agent {
     }
 
     fn known_tab(&self, tab: TabNo) -> Result<Tab, Refusal> {
-        self.store.tab(tab)?.ok_or_else(|| Refusal::NotFound(format!("there is no tab {tab}")))
+        self.store.tab(tab)?.ok_or_else(|| no_tab(tab))
     }
 
     fn pen(&self, job: &Job) -> Pen {
@@ -245,8 +248,10 @@ impl Agent {
         });
         let goes_on = matches!(stop, StopReason::End | StopReason::MaxTokens) && !self.closing();
         let next = if goes_on { self.start_queued(tab) } else { Ok(false) };
-        if let Err(error) = &next {
-            log::error!("tab {tab}: what was queued cannot be started: {error:?}");
+        match &next {
+            Ok(_) => {}
+            Err(Refusal::Conflict(why)) => log::debug!("tab {tab}: what was queued stays: {why}"),
+            Err(error) => log::error!("tab {tab}: what was queued cannot be started: {error:?}"),
         }
         if !matches!(next, Ok(true)) {
             self.set_status(tab, status);
@@ -262,3 +267,10 @@ impl Agent {
         }
     }
 }
+
+fn no_tab(tab: TabNo) -> Refusal {
+    Refusal::NotFound(format!("there is no tab {tab}"))
+}
+
+#[cfg(test)]
+mod tests;

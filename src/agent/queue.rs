@@ -5,12 +5,13 @@
 //! until the owner sends again.
 
 use super::fold::Pen;
+use super::live::Live;
 use super::slots::Job;
 use super::split::{Cut, parts};
 use super::stop::Stop;
 use super::{Accepted, Agent, Refusal, frames};
 use crate::chunk::*;
-use crate::store::{BeginTurn, Known, Queued, Sent, StoreError, TabChange, now};
+use crate::store::{BeginTurn, Known, Queued, Sent, StoreError, Tab, TabChange, now};
 use std::sync::Arc;
 
 /// A tab's title, when its first message gives it one.
@@ -30,18 +31,13 @@ impl Agent {
         let _deciding = self.decide();
         let stored = self.known_tab(tab)?;
         match self.store.known(tab, client_id, text)? {
-            Known::Same(sent) => return Ok(Accepted { sent, waiting: self.waits(tab) }),
+            Known::Same(sent) => return Ok(self.accepted(tab, sent)),
             Known::Other => {
                 return Err(Refusal::Conflict("this clientId was used for another text".to_owned()));
             }
             Known::New => {}
         }
-        if stored.archived {
-            return Err(Refusal::Conflict("the tab is archived; bring it back first".to_owned()));
-        }
-        if self.closing() {
-            return Err(Refusal::Conflict("the server is stopping".to_owned()));
-        }
+        self.check_open(&stored)?;
         if self.look(tab, |live| live.turn.is_some()) == Some(true) {
             return self.enqueue(tab, client_id, text);
         }
@@ -49,7 +45,7 @@ impl Agent {
         if stored.title.is_empty() {
             self.name_tab(tab, text);
         }
-        Ok(Accepted { sent: Sent::Started(turn), waiting: self.waits(tab) })
+        Ok(self.accepted(tab, Sent::Started(turn)))
     }
 
     /// Takes a queued message back.
@@ -87,8 +83,22 @@ impl Agent {
         Ok(())
     }
 
-    fn waits(&self, tab: TabNo) -> bool {
-        self.look(tab, |live| live.status) == Some(TabStatus::Waiting)
+    /// Refuses to begin or queue anything in an archived tab, or while the server stops. Asked under the deciding lock,
+    /// so that neither can come between the answer and what follows.
+    fn check_open(&self, tab: &Tab) -> Result<(), Refusal> {
+        if tab.archived {
+            return Err(Refusal::Conflict("the tab is archived; bring it back first".to_owned()));
+        }
+        if self.closing() {
+            return Err(Refusal::Conflict("the server is stopping".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn accepted(&self, tab: TabNo, sent: Sent) -> Accepted {
+        let own =
+            |live: &Live| live.status == TabStatus::Waiting && live.turn.map(Sent::Started) == Some(sent);
+        Accepted { sent, waiting: self.look(tab, own) == Some(true) }
     }
 
     fn enqueue(&self, tab: TabNo, client_id: &str, text: &str) -> Result<Accepted, Refusal> {
@@ -99,11 +109,12 @@ impl Agent {
         Ok(Accepted { sent: Sent::Queued(no), waiting: false })
     }
 
-    /// Begins a turn with all that is queued; tells whether there was anything.
+    /// Begins a turn with all that is queued; tells whether there was anything. Called under the deciding lock.
     pub(super) fn start_queued(&self, tab: TabNo) -> Result<bool, Refusal> {
         if self.store.queue(tab)?.is_empty() {
             return Ok(false);
         }
+        self.check_open(&self.known_tab(tab)?)?;
         self.begin(tab, None).map(|_| true)
     }
 
@@ -132,14 +143,15 @@ impl Agent {
             sent: message.as_ref().map(|message| (message.client_id, message.text)),
             status: if status == TabStatus::Waiting { TurnStatus::Waiting } else { TurnStatus::Running },
         })?;
+        let stop = Arc::new(stop);
+        // Before anyone hears of the turn, so that a stop that answers the first frame is not lost.
+        self.stops().insert(tab, stop.clone());
         self.lives.post(tab, true, frames::turn_start(tab, turn), |live| live.turn = Some(turn));
         self.set_status(tab, status);
         self.lives.change(tab, |live| live.newest = seq - 1);
         for (queued, seq) in consumed {
             self.lives.post(tab, true, frames::consumed(tab, queued, seq), |_| {});
         }
-        let stop = Arc::new(stop);
-        self.stops().insert(tab, stop.clone());
         self.slots.push(Job::new(tab, turn, stop, self.config.budget.attempts));
         Ok(turn)
     }

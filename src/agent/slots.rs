@@ -203,8 +203,10 @@ fn work(agent: &Arc<Agent>, mut job: Job) {
     let pause = done.unwrap_or_else(|_| {
         METERS.panics.count();
         log::error!("turn {} of tab {} ended by a fault in Siskin", job.turn, job.tab);
+        // A fault in the ending itself is not met again at once, over and over.
+        let rest = if job.ending.is_some() { turn::SEAL_AGAIN } else { Duration::ZERO };
         job.ending = Some(Ending::panicked());
-        Pause::Later(Duration::ZERO)
+        Pause::Later(rest)
     });
     drop(permit);
     match pause {

@@ -45,7 +45,7 @@ enum Next {
 }
 
 /// How long the store may rest before a turn that it could not seal is tried again.
-const SEAL_AGAIN: Duration = Duration::from_secs(2);
+pub const SEAL_AGAIN: Duration = Duration::from_secs(2);
 /// An error row's data.
 const ERROR_BYTES: usize = 4096;
 

@@ -81,8 +81,8 @@ impl Store {
         })
     }
 
-    /// Erases a tab and its rows, a bounded number per transaction, and gives their space back to the disk.
-    /// Its turn must have ended. `false` if there is no such tab.
+    /// Marks a tab as gone: from here on nothing finds it, and [`Store::erase_purged`] takes its rows away. Its turn must
+    /// have ended. `false` if there is no such tab.
     pub fn purge_tab(&self, tab: TabNo) -> Stored<bool> {
         let marked = self.write(Durable::Other, |tx| {
             Ok(tx.execute(
@@ -90,11 +90,17 @@ impl Store {
                 [tab.0],
             )?)
         })?;
-        if marked == 0 {
-            return Ok(false);
+        Ok(marked > 0)
+    }
+
+    /// Erases the rows of a tab that is marked, a bounded number per transaction, and gives their space back to the disk.
+    /// What fails is tried again by the housekeeper.
+    pub fn erase_purged(&self, tab: TabNo) -> Stored<()> {
+        let erased = self.erase(tab);
+        if erased.is_err() {
+            lock_of(&self.house).swept = false;
         }
-        self.erase(tab)?;
-        Ok(true)
+        erased
     }
 
     /// Erases what is left of a tab that is marked.
@@ -258,6 +264,7 @@ mod tests {
         store.create_tab(&NewTab::default()).unwrap();
         assert_eq!(store.create_tab(&NewTab::default()), Err(StoreError::Full("tabs")));
         store.purge_tab(tab).unwrap();
+        store.erase_purged(tab).unwrap();
         assert_eq!(
             store.create_tab(&NewTab::default()).unwrap().no,
             TabNo(3),
@@ -303,6 +310,8 @@ mod tests {
     fn a_purged_tab_leaves_nothing_and_gives_its_space_back() {
         let (_dir, store, tab, other) = filled();
         assert!(store.purge_tab(tab).unwrap());
+        assert_eq!(names(&store, true), [other.0]);
+        store.erase_purged(tab).unwrap();
         assert_gone(&store, tab, other);
         assert!(!store.purge_tab(tab).unwrap());
     }

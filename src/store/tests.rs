@@ -267,6 +267,7 @@ fn at_its_limit_the_store_refuses_what_begins_and_lets_a_turn_end() {
     assert!(says_the_way_out(&store.create_tab(&NewTab::default()).unwrap_err()));
     assert_eq!(store.status().error, None, "a limit is not a fault of the database");
     store.purge_tab(tab).unwrap();
+    store.erase_purged(tab).unwrap();
     store.create_tab(&NewTab::default()).unwrap();
 }
 
