@@ -159,7 +159,6 @@ enum Lack {
 impl Session<'_> {
     fn serve(&mut self) -> Result<Never, Gone> {
         loop {
-            self.wire.check()?;
             let mut asked = 0;
             while asked < ASKS_AT_ONCE
                 && let Some(text) = self.wire.read()?
@@ -230,7 +229,7 @@ impl Session<'_> {
 
     /// One thing that the client lacks; whether there may be more.
     fn advance(&mut self) -> Result<bool, Gone> {
-        self.mailbox.quiet();
+        self.wire.quiet()?;
         if self.mailbox.take_overflowed() {
             self.resync()?;
             return Ok(true);
@@ -310,8 +309,7 @@ impl Session<'_> {
         match lack {
             None => {
                 // The tab was erased.
-                self.view = None;
-                self.mailbox.show(None);
+                self.show_none();
             }
             Some(Lack::Notes) => return Ok(true),
             Some(Lack::Rows(upto)) => {
@@ -346,6 +344,11 @@ impl Session<'_> {
         Ok(false)
     }
 
+    fn show_none(&mut self) {
+        self.view = None;
+        self.mailbox.show(None);
+    }
+
     fn set_open(&mut self, cursor: Option<Cursor>) {
         if let Some(view) = &mut self.view {
             view.open = cursor;
@@ -365,7 +368,7 @@ impl Session<'_> {
         let rows = self.shared.store.rows(tab, newest, upto, budget.row_buffer_bytes).map_err(store_gone)?;
         if rows.is_empty() {
             // Erased meanwhile.
-            self.view = None;
+            self.show_none();
             return Ok(());
         }
         let mut out = String::new();
