@@ -49,9 +49,9 @@ fn walk(dir: &Path, prefix: &str, names: &mut Vec<String>) {
     }
 }
 
-/// The client's own scripts and styles without comments of whole lines, indentation and blank lines: a fifth less to
-/// send to a browser on a slow link. Nothing else is touched, and `--static-dir` serves the files as they are. (Its
-/// sources hold no string over several lines; a test of the client sees to that.)
+/// The client's own scripts and styles without comments of whole lines, indentation and blank lines: a fifth
+/// less to send to a browser on a slow link. Nothing else is touched, and `--static-dir` serves the files as
+/// they are. (Its sources hold no string over several lines; a test of the client sees to that.)
 fn slim(name: &str, plain: Vec<u8>) -> Vec<u8> {
     if name.starts_with("vendor/") || !(name.ends_with(".js") || name.ends_with(".css")) {
         return plain;

@@ -1,9 +1,10 @@
 //! Every limit of Siskin in one table, with its unit and what it costs.
 //!
-//! A limit is an ordinary value: reaching one is answered, never a crash (see each line). `Budget::ROUTER` and
-//! `Budget::SBC` are the two profiles; the config's `[budget]` table may change single lines. [`Budget::total`] adds
-//! up the worst case, one consumer a line, and is asserted against the profile at compile time and against a changed
-//! budget at start. Use and peak of what can be counted stand in [`Meters`].
+//! A limit is an ordinary value: reaching one is answered, never a crash (see each line). `Budget::ROUTER`
+//! and `Budget::SBC` are the two profiles; the config's `[budget]` table may change single lines.
+//! [`Budget::total`] adds up the worst case, one consumer a line, and is asserted against the profile at
+//! compile time and against a changed budget at start. Use and peak of what can be counted stand in
+//! [`Meters`].
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -178,7 +179,8 @@ impl Budget {
             self.connections * 2 * self.row_buffer_bytes,
             // the body and the message in it
             self.bodies * (self.body_bytes + self.message_bytes),
-            // per turn: stack, the event and its decoded text, TLS, the arguments, a tool's output twice, the open chunk twice
+            // per turn: stack, the event and its decoded text, TLS, the arguments, a tool's output twice, the
+            // open chunk twice
             self.turns * (self.turn_stack_touched_bytes + self.provider_buffer_bytes),
             self.turns
                 * (2 * self.event_bytes

@@ -1,9 +1,9 @@
 //! The control socket: how `siskin pair` reaches the running server.
 //!
-//! `DATA/control.sock`, mode 0600, inside a directory that only its owner may enter; besides, the kernel tells the
-//! peer's user (SO_PEERCRED), who must be the server's own or root. One request a connection: a line of one word; one
-//! line comes back, `code CODE URL` or `error TEXT`. One thread serves one peer after the other, each for at most
-//! five seconds, from a buffer of [`LINE_BYTES_MAX`].
+//! `DATA/control.sock`, mode 0600, inside a directory that only its owner may enter; besides, the kernel
+//! tells the peer's user (SO_PEERCRED), who must be the server's own or root. One request a connection: a
+//! line of one word; one line comes back, `code CODE URL` or `error TEXT`. One thread serves one peer after
+//! the other, each for at most five seconds, from a buffer of [`LINE_BYTES_MAX`].
 
 use crate::agent::stop::Stop;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -42,7 +42,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens in `data`, whose lock this process holds: a socket that is there was left by a process that died.
+    /// Listens in `data`, whose lock this process holds: a socket that is there was left by a process that
+    /// died.
     pub fn listen(data: &Path, pair: Box<Pair>) -> Result<Control, String> {
         let path = data.join(NAME);
         let fault = |error: io::Error| format!("control socket {}: {error}", path.display());
@@ -72,7 +73,8 @@ impl Drop for Control {
     }
 }
 
-/// Calls `with` a path of the socket that fits `sockaddr_un` (108 bytes), however long the directory's own is.
+/// Calls `with` a path of the socket that fits `sockaddr_un` (108 bytes), however long the directory's own
+/// is.
 fn short_path<T>(data: &Path, with: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let path = data.join(NAME);
     if path.as_os_str().len() < 100 {
@@ -168,7 +170,8 @@ pub fn ask_pair(data: &Path) -> Result<Pairing, String> {
     let path = data.join(NAME);
     let peer = short_path(data, |path| UnixStream::connect(path)).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => format!(
-            "no server runs with data directory {}; start one with `siskin serve`, or name its directory with --data",
+            "no server runs with data directory {}; start one with `siskin serve`, \
+             or name its directory with --data",
             data.display()
         ),
         io::ErrorKind::PermissionDenied => {

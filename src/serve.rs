@@ -1,7 +1,7 @@
 //! The server's life: bind, open, start, announce, wait for a signal, end.
 //!
-//! Addresses are bound first, so that the commonest mistakes are told before anything is touched. What is started
-//! here is ended here, in the opposite order, within five seconds.
+//! Addresses are bound first, so that the commonest mistakes are told before anything is touched. What is
+//! started here is ended here, in the opposite order, within five seconds.
 
 use crate::agent::Agent;
 use crate::agent::stop::Stop;

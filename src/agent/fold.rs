@@ -1,8 +1,9 @@
 //! From deltas to chunks: the one place where a provider's stream becomes rows.
 //!
-//! A fold takes the deltas of one step. The block that is arriving is the tab's open chunk; when it is full or whole it
-//! is committed, and only then shown as sealed. Rows are contiguous, no row's data is longer than `chunk_bytes`, and the
-//! parts of a block hold every byte of it. At most one chunk of text and one call's arguments are held.
+//! A fold takes the deltas of one step. The block that is arriving is the tab's open chunk; when it is full
+//! or whole it is committed, and only then shown as sealed. Rows are contiguous, no row's data is longer than
+//! `chunk_bytes`, and the parts of a block hold every byte of it. At most one chunk of text and one call's
+//! arguments are held.
 
 use super::live::{Lives, Open, OpenData};
 use super::provider::{Delta, Fault, Sink};
@@ -389,7 +390,8 @@ impl Sink for Fold {
     }
 }
 
-/// Opens the block's next part as the tab's open chunk, with `text` in it, and shows the part before as sealed.
+/// Opens the block's next part as the tab's open chunk, with `text` in it, and shows the part before as
+/// sealed.
 fn open_part(pen: &Pen, block: &mut Block, text: String) {
     let (no, part) = (block.no, block.part);
     let data = match block.kind {
@@ -563,7 +565,8 @@ mod tests {
                     _ => in_call = false,
                 }
             }
-            let written: String = blocks(&rows).into_iter().map(|(_, text)| text).filter(|t| t != "{}").collect();
+            let texts = blocks(&rows).into_iter().map(|(_, text)| text);
+            let written: String = texts.filter(|text| text != "{}").collect();
             prop_assert_eq!(written.replace(char::is_whitespace, ""), heard.replace(char::is_whitespace, ""));
             for (row, seq) in rows.iter().zip(2..) {
                 prop_assert_eq!(row.seq, seq);

@@ -106,7 +106,8 @@ pub fn queued(tab: TabNo, message: &Queued) -> String {
 /// `message-consumed`: it became the row `seq`.
 pub fn consumed(tab: TabNo, message: &Queued, seq: Seq) -> String {
     value!({
-        "type": "message-consumed", "tab": tab, "messageId": message.no, "clientId": message.client_id, "seq": seq,
+        "type": "message-consumed", "tab": tab, "messageId": message.no, "clientId": message.client_id,
+        "seq": seq,
     })
     .to_string()
 }

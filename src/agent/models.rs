@@ -19,7 +19,8 @@ pub struct Cache {
 }
 
 impl Agent {
-    /// The models of all providers. Those that do not name theirs in the config are asked, at most once a minute.
+    /// The models of all providers. Those that do not name theirs in the config are asked, at most once a
+    /// minute.
     pub fn models(&self) -> Models {
         let mut cache = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         if cache.at.is_none_or(|at| at.elapsed() > CACHED) {

@@ -1,8 +1,8 @@
 //! From a message to a turn: idempotent sends, the queue of a running tab, and steering.
 //!
-//! A message is in the store before its sender is told so. One sent while a turn runs is queued; it becomes its own user
-//! row at the next tool boundary, or starts the next turn after a clean end. After a stop, an error or a restart it stays
-//! until the owner sends again.
+//! A message is in the store before its sender is told so. One sent while a turn runs is queued; it becomes
+//! its own user row at the next tool boundary, or starts the next turn after a clean end. After a stop, an
+//! error or a restart it stays until the owner sends again.
 
 use super::fold::Pen;
 use super::live::Live;
@@ -25,7 +25,8 @@ struct Message<'a> {
 }
 
 impl Agent {
-    /// Takes a message; it is in the store when this returns. The same `client_id` and text again give the same answer.
+    /// Takes a message; it is in the store when this returns. The same `client_id` and text again give the
+    /// same answer.
     pub fn send(&self, tab: TabNo, client_id: &str, text: &str) -> Result<Accepted, Refusal> {
         self.check(client_id, text)?;
         let _deciding = self.decide();
@@ -58,7 +59,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Starts a turn with what was left in the queue; nothing happens while one runs, or when the queue is empty.
+    /// Starts a turn with what was left in the queue; nothing happens while one runs, or when the queue is
+    /// empty.
     pub fn send_queue(&self, tab: TabNo) -> Result<(), Refusal> {
         self.known_tab(tab)?;
         let _deciding = self.decide();
@@ -83,8 +85,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Refuses to begin or queue anything in an archived tab, or while the server stops. Asked under the deciding lock,
-    /// so that neither can come between the answer and what follows.
+    /// Refuses to begin or queue anything in an archived tab, or while the server stops. Asked under the
+    /// deciding lock, so that neither can come between the answer and what follows.
     fn check_open(&self, tab: &Tab) -> Result<(), Refusal> {
         if tab.archived {
             return Err(Refusal::Conflict("the tab is archived; bring it back first".to_owned()));
@@ -109,7 +111,8 @@ impl Agent {
         Ok(Accepted { sent: Sent::Queued(no), waiting: false })
     }
 
-    /// Begins a turn with all that is queued; tells whether there was anything. Called under the deciding lock.
+    /// Begins a turn with all that is queued; tells whether there was anything. Called under the deciding
+    /// lock.
     pub(super) fn start_queued(&self, tab: TabNo) -> Result<bool, Refusal> {
         if self.store.queue(tab)?.is_empty() {
             return Ok(false);
@@ -118,7 +121,8 @@ impl Agent {
         self.begin(tab, None).map(|_| true)
     }
 
-    /// Begins a turn with all that is queued and then `message`: rows first, then everyone is told, then it gets a slot.
+    /// Begins a turn with all that is queued and then `message`: rows first, then everyone is told, then it
+    /// gets a slot.
     fn begin(&self, tab: TabNo, message: Option<Message<'_>>) -> Result<TurnNo, Refusal> {
         let stop = Stop::new().map_err(|error| {
             Refusal::Store(StoreError::Broken(format!("no descriptor for another turn: {error}")))

@@ -1,8 +1,8 @@
 //! Slots: how many turns run at once, and who waits.
 //!
-//! A turn between two threads is a [`Job`]: a few numbers, since all else is in its rows. A job that waits for a slot or
-//! for its next try at the provider holds no thread. One scheduler thread gives out slots in the order of arrival; a job
-//! that was stopped while it waited is ended at once, without one.
+//! A turn between two threads is a [`Job`]: a few numbers, since all else is in its rows. A job that waits
+//! for a slot or for its next try at the provider holds no thread. One scheduler thread gives out slots in
+//! the order of arrival; a job that was stopped while it waited is ended at once, without one.
 
 use super::Agent;
 use super::provider::retry::Retry;

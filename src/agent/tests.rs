@@ -69,8 +69,8 @@ impl Listener for Watch {
     fn wake(&self, _tab: TabNo) {}
 }
 
-/// Bug: a turn was told of before its stop signal was known. Effect: a stop sent at once did nothing. Mend: the signal
-/// first.
+/// Bug: a turn was told of before its stop signal was known. Effect: a stop sent at once did nothing. Mend:
+/// the signal first.
 #[test]
 fn a_turn_can_be_stopped_from_the_moment_that_it_is_told_of() {
     let desk = desk();
@@ -84,8 +84,8 @@ fn a_turn_can_be_stopped_from_the_moment_that_it_is_told_of() {
     assert_eq!(desk.last_stop(), Some(StopReason::Cancelled));
 }
 
-/// Bug: what was queued began a turn in a tab that was archived meanwhile. Effect: a turn that nobody sees, and that a
-/// purge erased under its feet. Mend: nothing begins in an archived tab.
+/// Bug: what was queued began a turn in a tab that was archived meanwhile. Effect: a turn that nobody sees,
+/// and that a purge erased under its feet. Mend: nothing begins in an archived tab.
 #[test]
 fn nothing_begins_in_an_archived_tab() {
     let desk = desk();
@@ -102,8 +102,8 @@ fn nothing_begins_in_an_archived_tab() {
     assert!(desk.agent.look(desk.tab, |live| live.turn).flatten().is_some());
 }
 
-/// Bug: only a send looked whether the server is stopping. Effect: "send what was left" began a turn that nothing
-/// stopped, and the end waited its full time. Mend: every beginning looks.
+/// Bug: only a send looked whether the server is stopping. Effect: "send what was left" began a turn that
+/// nothing stopped, and the end waited its full time. Mend: every beginning looks.
 #[test]
 fn nothing_begins_while_the_server_stops() {
     let desk = desk();
@@ -115,7 +115,8 @@ fn nothing_begins_while_the_server_stops() {
     assert!(matches!(desk.agent.send(desk.tab, "c", "more"), Err(Refusal::Conflict(_))));
 }
 
-/// Bug: a repeated send said `waiting` because a later turn of the tab waited. Mend: it speaks of its own turn.
+/// Bug: a repeated send said `waiting` because a later turn of the tab waited. Mend: it speaks of its own
+/// turn.
 #[test]
 fn a_repeated_send_speaks_of_its_own_turn() {
     let desk = desk();
@@ -131,7 +132,8 @@ fn a_repeated_send_speaks_of_its_own_turn() {
     desk.agent.lives.change(desk.tab, |live| live.turn = None);
 }
 
-/// Bug: a purge held the lock that every send takes until the last row was gone. Mend: only the mark is made under it.
+/// Bug: a purge held the lock that every send takes until the last row was gone. Mend: only the mark is made
+/// under it.
 #[test]
 fn a_purged_tab_is_gone_for_everyone_and_its_rows_are_gone_too() {
     let desk = desk();

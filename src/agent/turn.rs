@@ -1,7 +1,8 @@
 //! The turn loop: ask the provider, write down what it says, run the tools it asks for, and ask again.
 //!
-//! All that a turn knows is in its rows and in a few numbers of its [`Job`], so it can pause between two threads. Each
-//! call's row is committed before its tool starts, and the whole turn is sealed by one synced commit at its end.
+//! All that a turn knows is in its rows and in a few numbers of its [`Job`], so it can pause between two
+//! threads. Each call's row is committed before its tool starts, and the whole turn is sealed by one synced
+//! commit at its end.
 
 use super::fold::{Call, Fold, Folded, Pen};
 use super::provider::retry::{self, Retry};

@@ -190,8 +190,8 @@ impl Wire {
         FrameOut { wire: self, first: true }
     }
 
-    /// Takes the mailbox's signal back, and then looks for an order to close: in the other order the signal of an order
-    /// that came between the two would be lost, and the socket stay open until its next ping.
+    /// Takes the mailbox's signal back, and then looks for an order to close: in the other order the signal
+    /// of an order that came between the two would be lost, and the socket stay open until its next ping.
     pub fn quiet(&mut self) -> Result<(), Gone> {
         self.mailbox.quiet();
         self.check()
@@ -379,8 +379,9 @@ mod tests {
         assert!(matches!(end, Gone::Close(4401, _)));
     }
 
-    /// Bug: an order that came between the look for one and the taking back of its signal was seen at the next ping only.
-    /// Effect: a revoked device was served for up to 20 s more. Mend: the signal is taken back first.
+    /// Bug: an order that came between the look for one and the taking back of its signal was seen at the
+    /// next ping only. Effect: a revoked device was served for up to 20 s more. Mend: the signal is taken
+    /// back first.
     #[test]
     fn an_order_to_close_is_seen_by_whoever_takes_its_signal_back() {
         let (mut wire, _client) = pair();

@@ -81,8 +81,8 @@ impl Store {
         })
     }
 
-    /// Marks a tab as gone: from here on nothing finds it, and [`Store::erase_purged`] takes its rows away. Its turn must
-    /// have ended. `false` if there is no such tab.
+    /// Marks a tab as gone: from here on nothing finds it, and [`Store::erase_purged`] takes its rows away.
+    /// Its turn must have ended. `false` if there is no such tab.
     pub fn purge_tab(&self, tab: TabNo) -> Stored<bool> {
         let marked = self.write(Durable::Other, |tx| {
             Ok(tx.execute(
@@ -93,8 +93,8 @@ impl Store {
         Ok(marked > 0)
     }
 
-    /// Erases the rows of a tab that is marked, a bounded number per transaction, and gives their space back to the disk.
-    /// What fails is tried again by the housekeeper.
+    /// Erases the rows of a tab that is marked, a bounded number per transaction, and gives their space back
+    /// to the disk. What fails is tried again by the housekeeper.
     pub fn erase_purged(&self, tab: TabNo) -> Stored<()> {
         let erased = self.erase(tab);
         if erased.is_err() {

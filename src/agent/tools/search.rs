@@ -1,7 +1,7 @@
 //! `search`: a plain text in the files below a path, ignoring case.
 //!
-//! The walk is bounded in depth, names held, files, bytes and time, and says so when it ended early. Symbolic links are
-//! not followed, binary files and `.git` are skipped.
+//! The walk is bounded in depth, names held, files, bytes and time, and says so when it ended early. Symbolic
+//! links are not followed, binary files and `.git` are skipped.
 
 use super::files::{Root, show};
 use super::output::{clean_line, looks_binary};
