@@ -51,6 +51,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     if config.providers.is_empty() {
         log::warn!("no model yet: {}", check::NO_PROVIDER);
     }
+    // What only the start needed.
+    sys::give_back_code();
     wait_for_end(&mut signals, options, &agent);
     watch_the_end(signals);
     agent.shut_down();
