@@ -196,7 +196,7 @@ fn remove_device(shared: &Shared, id: &str) -> Result<Reply, Fault> {
 
 fn tabs(shared: &Shared, query: &Query) -> Result<Reply, Fault> {
     let tabs = shared.agent.tabs(query.flag("archived")?).map_err(|e| refused(shared, e))?;
-    Ok(Reply::stream(json::list("tabs", tabs, |tab| Ok(tab_json(tab)))))
+    Ok(Reply::stream(json::list("tabs", tabs, |tab| Ok(tab_json(&tab)))))
 }
 
 #[derive(Deserialize)]
@@ -328,24 +328,16 @@ fn models(shared: &Shared) -> Reply {
     }
     let models = shared.agent.models();
     let errors = models.errors.iter().map(|(provider, message)| ErrorOut { provider, message });
-    let mut end = Some(format!(r#"],"errors":{}}}"#, crate::chunk::json(&errors.collect::<Vec<_>>())));
-    let mut models = models.models.into_iter();
-    let mut lead = "{\"models\":[";
-    let mut rest = ",";
-    Reply::stream(json::Pieces::new(move |out| {
-        let Some(model) = models.next() else {
-            out.push_str(if lead.len() > 1 { lead } else { "" });
-            out.push_str(&end.take().unwrap_or_default());
-            return Ok(false);
-        };
-        out.push_str(std::mem::replace(&mut lead, std::mem::replace(&mut rest, ",")));
-        out.push_str(&crate::chunk::json(&ModelOut {
+    let rest = format!(r#","errors":{}"#, crate::chunk::json(&errors.collect::<Vec<_>>()));
+    let all = 0..models.models.len();
+    Reply::stream(json::list_and("models", all, rest, move |at| {
+        let model = &models.models[at];
+        Ok(crate::chunk::json(&ModelOut {
             id: &model.id,
             provider: &model.provider,
             name: &model.name,
             context_tokens: model.context_tokens,
-        }));
-        Ok(true)
+        }))
     }))
 }
 

@@ -81,8 +81,8 @@ pub fn turns(shared: &Shared, query: &Query, tab: TabNo) -> Result<Reply, Fault>
     // Turn by turn: one may have hundreds of steps. Ordinals have no gaps.
     let store = shared.store.clone();
     let newest = store.turns(tab, before, 1).map_err(store_fault)?.last().map_or(0, |turn| turn.ordinal);
-    let ordinals: Vec<u64> = (newest.saturating_sub(limit) + 1..=newest).collect();
-    let render = move |ordinal: &u64| {
+    let ordinals = newest.saturating_sub(limit) + 1..=newest;
+    let render = move |ordinal: u64| {
         let turns = store.turns(tab, Some(ordinal + 1), 1).map_err(broken)?;
         let turn = turns.last().ok_or_else(|| io::Error::other("the tab was erased meanwhile"))?;
         Ok(turn_json(turn))
