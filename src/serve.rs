@@ -3,8 +3,8 @@
 //! Addresses are bound first, so that the commonest mistakes are told before anything is touched. What is
 //! started here is ended here, in the opposite order, within five seconds.
 
-use crate::agent::Agent;
 use crate::agent::stop::Stop;
+use crate::agent::{Agent, frames};
 use crate::budget::METERS;
 use crate::cli::Failure;
 use crate::config::{Config, Options};
@@ -91,12 +91,7 @@ fn wait_for_end(signals: &mut Signals, options: &Options, agent: &Agent) {
             Err(fault) => format!("config not reloaded: {fault}"),
         };
         log::warn!("{text}");
-        #[derive(serde::Serialize)]
-        struct Reload<'a> {
-            r#type: &'a str,
-            text: &'a str,
-        }
-        agent.tell(crate::chunk::json(&Reload { r#type: "config-reload", text: &text }));
+        agent.tell(frames::config_reload(&text));
     }
 }
 

@@ -120,7 +120,7 @@ pub fn cancelled(tab: TabNo, message: &Queued) -> String {
     .to_string()
 }
 
-/// `notice`, not tied to a row.
-pub fn notice(text: &str) -> String {
-    value!({"type": "notice", "text": shorten(text, 4096)}).to_string()
+/// `config-reload`: what came of reading the config again.
+pub fn config_reload(text: &str) -> String {
+    value!({"type": "config-reload", "text": shorten(text, 4096)}).to_string()
 }

@@ -103,6 +103,17 @@ pub struct Agent {
     closing: AtomicBool,
 }
 
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::NotFound(text) | Refusal::Bad(text) | Refusal::Conflict(text) => f.write_str(text),
+            Refusal::TooLarge(text) => f.write_str(text),
+            Refusal::Full(limit) => write!(f, "{limit} of the budget is reached"),
+            Refusal::Store(error) => error.fmt(f),
+        }
+    }
+}
+
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Refusal {
         match error {
@@ -125,7 +136,7 @@ impl Agent {
             models: Mutex::new(models::Cache::default()),
             closing: AtomicBool::new(false),
         });
-        agent.load_tabs().map_err(|error| format!("cannot read the tabs: {error:?}"))?;
+        agent.load_tabs().map_err(|error| format!("cannot read the tabs: {error}"))?;
         let scheduler = agent.clone();
         std::thread::Builder::new()
             .name("scheduler".to_owned())
@@ -251,7 +262,7 @@ impl Agent {
         match &next {
             Ok(_) => {}
             Err(Refusal::Conflict(why)) => log::debug!("tab {tab}: what was queued stays: {why}"),
-            Err(error) => log::error!("tab {tab}: what was queued cannot be started: {error:?}"),
+            Err(error) => log::error!("tab {tab}: what was queued cannot be started: {error}"),
         }
         if !matches!(next, Ok(true)) {
             self.set_status(tab, status);
@@ -263,7 +274,7 @@ impl Agent {
     fn tell_tab(&self, tab: TabNo) {
         match self.tab(tab) {
             Ok(view) => self.lives.tell(Some(tab), frames::tab_changed(&view)),
-            Err(error) => log::debug!("tab {tab} cannot be told: {error:?}"),
+            Err(error) => log::debug!("tab {tab} cannot be told: {error}"),
         }
     }
 }

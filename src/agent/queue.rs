@@ -76,11 +76,11 @@ impl Agent {
             return Err(Refusal::Bad("clientId must be 1 to 64 of A-Z a-z 0-9 _ -".to_owned()));
         }
         if text.trim().is_empty() {
-            return Err(Refusal::Bad("the message is blank".to_owned()));
+            return Err(Refusal::Bad("text is blank".to_owned()));
         }
         let limit = self.config.budget.message_bytes;
         if text.len() > limit {
-            return Err(Refusal::TooLarge(format!("a message may have {} KiB at most", limit / 1024)));
+            return Err(Refusal::TooLarge(format!("text must be at most {limit} bytes (message_bytes)")));
         }
         Ok(())
     }
@@ -227,7 +227,7 @@ impl Agent {
             if short.len() < line.len() { format!("{}…", short.trim_end()) } else { short.to_owned() };
         match self.store.change_tab(tab, &TabChange { title: Some(title), ..Default::default() }) {
             Ok(_) => self.tell_tab(tab),
-            Err(error) => log::warn!("tab {tab} cannot be named: {error:?}"),
+            Err(error) => log::warn!("tab {tab} cannot be named: {error}"),
         }
     }
 }

@@ -13,9 +13,10 @@ const TITLE_BYTES_MAX: usize = 256;
 const STOP_WAIT: Duration = Duration::from_secs(5);
 
 impl Agent {
-    /// The tabs of the list, or the archived ones.
-    pub fn tabs(&self, archived: bool) -> Result<Vec<TabView>, Refusal> {
-        Ok(self.store.tabs(archived)?.into_iter().map(|tab| self.view(tab)).collect())
+    /// The numbers of the tabs in the list's order, without or with the archived ones; see [`Agent::tab`] for
+    /// each.
+    pub fn tabs(&self, archived: bool) -> Result<Vec<TabNo>, Refusal> {
+        Ok(self.store.tabs(archived)?)
     }
 
     /// One tab.
@@ -106,8 +107,10 @@ impl Agent {
     }
 
     pub(super) fn load_tabs(&self) -> Result<(), StoreError> {
-        for tab in self.store.tabs(true)? {
-            self.lives.set(tab.no, Some(live(&tab)));
+        for no in self.store.tabs(true)? {
+            if let Some(tab) = self.store.tab(no)? {
+                self.lives.set(no, Some(live(&tab)));
+            }
         }
         Ok(())
     }

@@ -417,7 +417,7 @@ impl Turn<'_> {
         match self.try_seal(&ending) {
             Ok(()) => Pause::Ended,
             Err(error) => {
-                log::error!("turn {} cannot be sealed: {error:?}", self.job.turn);
+                log::error!("turn {} cannot be sealed: {error}", self.job.turn);
                 let message = "the store cannot write the end of this turn; trying again";
                 self.agent.show_trouble(self.job.tab, message);
                 Pause::Later(SEAL_AGAIN)

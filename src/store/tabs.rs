@@ -23,13 +23,15 @@ const TAB: &str = "SELECT t.no, t.title, t.model, t.effort, t.workdir, t.positio
         (SELECT max(id) FROM chunks WHERE id BETWEEN t.no << 32 AND (t.no << 32) + 4294967295)";
 
 impl Store {
-    /// All tabs in the list's order, without or with the archived ones.
-    pub fn tabs(&self, archived: bool) -> Stored<Vec<Tab>> {
+    /// The numbers of all tabs in the list's order, without or with the archived ones. Numbers only: titles
+    /// and paths of all tabs at once would have no bound worth the name.
+    pub fn tabs(&self, archived: bool) -> Stored<Vec<TabNo>> {
         self.read(|conn| {
-            let mut statement = conn.prepare_cached(&format!(
-                "{TAB} WHERE NOT t.purging AND (?1 OR NOT t.archived) ORDER BY t.position, t.no"
-            ))?;
-            Ok(statement.query_map([archived], tab_from)?.collect::<rusqlite::Result<_>>()?)
+            let mut statement = conn.prepare_cached(
+                "SELECT no FROM tabs WHERE NOT purging AND (?1 OR NOT archived) ORDER BY position, no",
+            )?;
+            let numbers = statement.query_map([archived], |row| Ok(TabNo(row.get(0)?)))?;
+            Ok(numbers.collect::<rusqlite::Result<_>>()?)
         })
     }
 
@@ -215,7 +217,7 @@ mod tests {
     use super::*;
 
     fn names(store: &Store, archived: bool) -> Vec<u32> {
-        store.tabs(archived).unwrap().iter().map(|tab| tab.no.0).collect()
+        store.tabs(archived).unwrap().iter().map(|tab| tab.0).collect()
     }
 
     #[test]

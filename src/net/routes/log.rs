@@ -70,7 +70,7 @@ impl Rows {
 }
 
 fn broken(e: StoreError) -> io::Error {
-    io::Error::other(format!("the log cannot be read: {e:?}"))
+    io::Error::other(format!("the log cannot be read: {e}"))
 }
 
 /// `GET …/turns`.
