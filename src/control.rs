@@ -6,6 +6,7 @@
 //! the other, each for at most five seconds, from a buffer of [`LINE_BYTES_MAX`].
 
 use crate::agent::stop::Stop;
+use crate::budget::CONTROL_STACK_BYTES;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -18,7 +19,6 @@ use std::time::{Duration, Instant};
 
 /// The longest line either side sends.
 pub const LINE_BYTES_MAX: usize = 512;
-const STACK_BYTES: usize = 96 * 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
 const NAME: &str = "control.sock";
 
@@ -57,7 +57,7 @@ impl Control {
         listener.set_nonblocking(true).map_err(fault)?;
         let stop = Arc::new(Stop::new().map_err(fault)?);
         let (seen, thread) = (stop.clone(), std::thread::Builder::new().name("control".to_owned()));
-        let thread = thread.stack_size(STACK_BYTES).spawn(move || run(&listener, &seen, &pair));
+        let thread = thread.stack_size(CONTROL_STACK_BYTES).spawn(move || run(&listener, &seen, &pair));
         Ok(Control { stop, thread: Some(thread.map_err(fault)?), path })
     }
 }

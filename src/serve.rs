@@ -5,7 +5,7 @@
 
 use crate::agent::stop::Stop;
 use crate::agent::{Agent, frames};
-use crate::budget::METERS;
+use crate::budget::{DEADLINE_STACK_BYTES, HOUSEKEEPER_STACK_BYTES, METERS};
 use crate::cli::Failure;
 use crate::config::{Config, Options};
 use crate::control::{Control, Pairing};
@@ -24,8 +24,6 @@ use std::time::Duration;
 
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 128;
-const HOUSEKEEPER_STACK_BYTES: usize = 128 * 1024;
-const WATCH_STACK_BYTES: usize = 32 * 1024;
 /// A clean end takes at most this long; then the process ends as it is, which the store survives.
 const END: Duration = Duration::from_millis(4_700);
 
@@ -97,7 +95,7 @@ fn wait_for_end(signals: &mut Signals, options: &Options, agent: &Agent) {
 
 /// Ends the process if a clean end takes too long, or at a second signal.
 fn watch_the_end(mut signals: Signals) {
-    let deadline = std::thread::Builder::new().name("deadline".to_owned()).stack_size(WATCH_STACK_BYTES);
+    let deadline = std::thread::Builder::new().name("deadline".to_owned()).stack_size(DEADLINE_STACK_BYTES);
     let spawned = deadline.spawn(move || {
         let end = std::time::Instant::now() + END;
         while std::time::Instant::now() < end {

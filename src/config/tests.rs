@@ -65,7 +65,7 @@ match = "uci show *"
 do = "allow"
 
 [budget]
-connections = 56
+connections = 48
 "##;
 
 #[test]
@@ -85,7 +85,7 @@ fn every_key_of_the_contract_is_read() {
     assert_eq!((config.tokens_per_day, config.log), (1000, log::LevelFilter::Debug));
     assert_eq!(config.notify, "https://ntfy.example.net/topic");
     assert_eq!(config.permissions[0].decision, Decision::Allow);
-    assert_eq!(config.budget, &Budget { connections: 56, ..Budget::SBC });
+    assert_eq!(config.budget, &Budget { connections: 48, ..Budget::SBC });
     let provider = &config.providers[0];
     assert_eq!(provider.base_url, "http://127.0.0.1:8080/v1");
     assert_eq!((provider.max_tokens, provider.context_tokens), (512, 4096));

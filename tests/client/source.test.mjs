@@ -43,7 +43,9 @@ test('the whole client, vendored code included, is at most 60 KB of gzip', () =>
 
 test('no string of a style holds what shortening would change', () => {
   for (const name of own.filter((one) => one.endsWith('.css')))
-    for (const [string] of source(name).matchAll(/"[^"\n]*"/g)) assert.doesNotMatch(string, /[:;,{}] | \{/, name);
+    for (const [string] of source(name).matchAll(/"[^"\n]*"/g)) {
+      assert.doesNotMatch(string, /[:;,{}] | \{/, name);
+    }
 });
 
 test('no string goes over several lines, so that lines may be trimmed', () => {

@@ -106,8 +106,8 @@ pub fn answer(
 }
 
 const REPORT: &str = "I am Siskin\u{2019}s **demo**: no model is behind this answer, but all else is real. \
-I just read this device\u{2019}s facts and its working directory, through the same tools that a model gets; open \
-the calls above to see them.\n\n\
+I just read this device\u{2019}s facts and its working directory, through the same tools that a model gets; \
+open the calls above to see them.\n\n\
 Try one of these:\n\n\
 - `Show me some markdown`\n\
 - `Stream 300 chunks`, and scroll up while it runs\n\

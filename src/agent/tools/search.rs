@@ -6,6 +6,7 @@
 use super::files::{Root, show};
 use super::output::{clean_line, looks_binary};
 use super::{Output, Patience, Place};
+use crate::budget::SEARCH_PENDING_BYTES_MAX;
 use cap_std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -14,8 +15,6 @@ const HITS_MAX: usize = 200;
 const DEPTH_MAX: usize = 16;
 const FILES_MAX: usize = 20_000;
 const BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// Names of files and directories that wait for their turn.
-const PENDING_BYTES_MAX: usize = 192 * 1024;
 const QUERY_BYTES_MAX: usize = 1024;
 /// A longer line is searched piece by piece.
 const LINE_BYTES_MAX: u64 = 8 * 1024;
@@ -78,7 +77,7 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn push(&mut self, path: PathBuf, depth: usize, dir: bool) {
         let bytes = path.as_os_str().len() + size_of::<(PathBuf, usize, bool)>();
-        if depth > DEPTH_MAX || self.pending_bytes + bytes > PENDING_BYTES_MAX {
+        if depth > DEPTH_MAX || self.pending_bytes + bytes > SEARCH_PENDING_BYTES_MAX {
             self.left_out += 1;
             return;
         }
