@@ -462,7 +462,7 @@ pub fn shorten(text: &str, bytes: usize) -> &str {
 }
 
 /// `value` as compact JSON, non-ASCII unescaped.
-pub fn json<T: Serialize>(value: &T) -> String {
+pub fn json<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).expect("the shared shapes have string keys and finite numbers")
 }
 
