@@ -54,9 +54,9 @@ const CSS_SHORTER: [(&str, &str); 8] =
     [("\n", " "), (": ", ":"), ("; ", ";"), (", ", ","), (" {", "{"), ("{ ", "{"), ("} ", "}"), (";}", "}")];
 
 /// The client's own scripts and styles without comments of whole lines, indentation and blank lines: a fifth
-/// less to send to a browser on a slow link. Nothing else is touched, and `--static-dir` serves the files as they
-/// are. (Its sources hold no string over several lines; a test of the client sees to that.) Styles, where a blank
-/// beside a delimiter means nothing, become one line.
+/// less to send to a browser on a slow link. Nothing else is touched, and `--static-dir` serves the files as
+/// they are. (Its sources hold no string over several lines; a test of the client sees to that.) Styles,
+/// where a blank beside a delimiter means nothing, become one line.
 fn slim(name: &str, plain: Vec<u8>) -> Vec<u8> {
     if name.starts_with("vendor/") || !(name.ends_with(".js") || name.ends_with(".css")) {
         return plain;

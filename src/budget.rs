@@ -1,9 +1,10 @@
 //! Every limit of Siskin in one table, with its unit and what it costs.
 //!
-//! A limit is an ordinary value: reaching one is answered, never a crash (see each line). `Budget::ROUTER` and
-//! `Budget::SBC` are the two profiles; the config's `[budget]` table may change single lines. [`Budget::total`] adds
-//! up the worst case, one consumer a line, and is asserted against the profile at compile time and against a changed
-//! budget at start. Use and peak of what can be counted stand in [`Meters`].
+//! A limit is an ordinary value: reaching one is answered, never a crash (see each line). `Budget::ROUTER`
+//! and `Budget::SBC` are the two profiles; the config's `[budget]` table may change single lines.
+//! [`Budget::total`] adds up the worst case, one consumer a line, and is asserted against the profile at
+//! compile time and against a changed budget at start. Use and peak of what can be counted stand in
+//! [`Meters`].
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -155,6 +156,33 @@ budgets! {
     attempts: 5, 5, "count";
 }
 
+/// Stack of the thread that accepts; like the stacks of all threads that always run, its touched part is in
+/// `base_bytes`.
+pub const ACCEPT_STACK_BYTES: usize = 64 * KIB;
+/// Stack of the thread that answers `siskin pair`.
+pub const CONTROL_STACK_BYTES: usize = 96 * KIB;
+/// Stack of the housekeeper's thread.
+pub const HOUSEKEEPER_STACK_BYTES: usize = 128 * KIB;
+/// Stack of the thread that watches over a clean end.
+pub const DEADLINE_STACK_BYTES: usize = 32 * KIB;
+/// Name lookups that may hang at once, each in a thread of its own.
+pub const LOOKUPS_MAX: usize = 4;
+/// Stack of a lookup's thread (reserved).
+pub const LOOKUP_STACK_BYTES: usize = 256 * KIB;
+/// Touched part of it: glibc's resolver takes 64 KiB in one piece, and fills little of that.
+const LOOKUP_STACK_TOUCHED_BYTES: usize = 64 * KIB;
+/// A connection's buffer for what comes from a provider; a response's head must fit it.
+pub const PROVIDER_IN_BYTES: usize = 16 * KIB;
+/// A connection's buffer for what goes to a provider.
+pub const PROVIDER_OUT_BYTES: usize = 8 * KIB;
+/// One listed model: its id, name and provider.
+const MODEL_BYTES: usize = 640;
+/// Paths that a search has found and not looked into yet. It runs between two answers, so it takes the place
+/// of their event and its text.
+pub const SEARCH_PENDING_BYTES_MAX: usize = 192 * KIB;
+/// Text of one page of a result.
+pub const RESULT_PAGE_BYTES: usize = 16 * KIB;
+
 /// Fewest rows that a window may be limited to.
 pub const WINDOW_ROWS_MIN: usize = 20;
 /// Fewest bytes that a window may be limited to.
@@ -166,7 +194,7 @@ impl Budget {
         self.items().0
     }
 
-    const fn items(&self) -> (usize, [usize; 9]) {
+    const fn items(&self) -> (usize, [usize; 11]) {
         let items = [
             self.code_bytes,
             self.base_bytes,
@@ -178,13 +206,17 @@ impl Budget {
             self.connections * 2 * self.row_buffer_bytes,
             // the body and the message in it
             self.bodies * (self.body_bytes + self.message_bytes),
-            // per turn: stack, the event and its decoded text, TLS, the arguments, a tool's output twice, the open chunk twice
+            // per turn: stack, the event and its decoded text, TLS, the arguments, a tool's output twice, the
+            // open chunk twice
             self.turns * (self.turn_stack_touched_bytes + self.provider_buffer_bytes),
             self.turns
                 * (2 * self.event_bytes
                     + self.arguments_bytes
                     + 2 * self.tool_output_bytes
                     + 2 * self.chunk_bytes),
+            // one caller at a time asks; everyone else shares what it found
+            self.models * MODEL_BYTES + self.turn_stack_touched_bytes + self.provider_buffer_bytes,
+            LOOKUPS_MAX * LOOKUP_STACK_TOUCHED_BYTES,
         ];
         let mut sum = 0;
         let mut at = 0;
@@ -197,7 +229,7 @@ impl Budget {
 
     /// The sum's lines for `siskin budget`: what, and how many bytes at worst.
     pub fn sum(&self) -> Vec<(&'static str, usize)> {
-        const NAMES: [&str; 9] = [
+        const NAMES: [&str; 11] = [
             "program pages",
             "base",
             "SQLite",
@@ -207,6 +239,8 @@ impl Budget {
             "request bodies",
             "turns: stacks and TLS",
             "turns: events, arguments, output, open chunks",
+            "models: the list, and asking for it",
+            "name lookups",
         ];
         NAMES.into_iter().zip(self.items().1).collect()
     }
@@ -246,6 +280,9 @@ const _: () = assert!(Budget::ROUTER.total() <= Budget::ROUTER.total_bytes);
 const _: () = assert!(Budget::SBC.total() <= Budget::SBC.total_bytes);
 const _: () = assert!(Budget::ROUTER.chunk_bytes + KIB <= Budget::ROUTER.row_buffer_bytes);
 const _: () = assert!(Budget::ROUTER.sockets <= Budget::ROUTER.connections);
+const _: () = assert!(2 * (PROVIDER_IN_BYTES + PROVIDER_OUT_BYTES) <= Budget::ROUTER.provider_buffer_bytes);
+const _: () = assert!(SEARCH_PENDING_BYTES_MAX <= 2 * Budget::ROUTER.event_bytes);
+const _: () = assert!(RESULT_PAGE_BYTES <= Budget::ROUTER.row_buffer_bytes);
 
 /// Use and peak of one counted thing.
 #[derive(Debug, Default)]

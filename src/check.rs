@@ -168,7 +168,7 @@ fn reach(provider: &Provider) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::tools::scratch::Scratch;
+    use crate::testing::Dir;
 
     #[test]
     fn an_old_clock_is_wrong_and_a_later_one_is_not() {
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_data_directory_is_probed_without_a_trace() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         assert!(data_directory(dir.path()).is_ok_and(|text| text.contains("writable")));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(data_directory(&dir.path().join("new/one")).is_ok_and(|text| text.contains("will be made")));

@@ -1,7 +1,7 @@
 //! The words that every part shares: tabs, turns, rows and what their `data` holds.
 //!
-//! A row's `data` is JSON text that clients may see; the structs here are its only shapes. `bytes` of a row is the
-//! UTF-8 length of that text. `opaque` is provider-private and never leaves for a client.
+//! A row's `data` is JSON text that clients may see; the structs here are its only shapes. `bytes` of a row
+//! is the UTF-8 length of that text. `opaque` is provider-private and never leaves for a client.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -66,7 +66,9 @@ id! {
 }
 
 macro_rules! words {
-    ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $vdoc:literal])+ $variant:ident = $text:literal,)+ }) => {
+    ($(#[doc = $doc:literal])+ $name:ident {
+        $($(#[doc = $vdoc:literal])+ $variant:ident = $text:literal,)+
+    }) => {
         $(#[doc = $doc])+
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $name { $($(#[doc = $vdoc])+ $variant,)+ }
@@ -217,7 +219,10 @@ impl Row {
         use std::fmt::Write;
         let wrote = write!(
             out,
-            r#"{{"seq":{},"turnId":"{}","step":{},"role":"{}","type":"{}","data":{},"bytes":{},"createdAt":{}}}"#,
+            concat!(
+                r#"{{"seq":{},"turnId":"{}","step":{},"role":"{}","type":"{}","#,
+                r#""data":{},"bytes":{},"createdAt":{}}}"#
+            ),
             self.seq,
             self.turn,
             self.step,
@@ -284,7 +289,8 @@ pub struct AssistantText {
     pub md: Option<Md>,
 }
 
-/// `thinking` of role `assistant`. Its signature or redacted data is the row's `opaque`, on the block's last part.
+/// `thinking` of role `assistant`. Its signature or redacted data is the row's `opaque`, on the block's last
+/// part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thinking {
     /// what the model thought, as far as the provider tells
@@ -456,7 +462,7 @@ pub fn shorten(text: &str, bytes: usize) -> &str {
 }
 
 /// `value` as compact JSON, non-ASCII unescaped.
-pub fn json<T: Serialize>(value: &T) -> String {
+pub fn json<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).expect("the shared shapes have string keys and finite numbers")
 }
 

@@ -1,7 +1,7 @@
 //! The command line: which verb with which options, and how a run ends.
 //!
-//! 0: done. 1: something failed at run time. 2: a wrong option or config, with one line that says where. A closed pipe
-//! on standard output ends a command quietly.
+//! 0: done. 1: something failed at run time. 2: a wrong option or config, with one line that says where. A
+//! closed pipe on standard output ends a command quietly.
 
 use crate::budget::Budget;
 use crate::config::file::listen_address;

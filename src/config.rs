@@ -1,8 +1,9 @@
 //! The configuration: command-line options over the TOML file over the environment's and built-in defaults.
 //!
-//! [`Config::load`] reads and checks all of it before anything else happens, so that a wrong line is told with file,
-//! line and key and nothing was started yet. Every error here is one line, and the program ends with 2. Keys of
-//! providers come from files, systemd's credentials or the environment ([`keys`]), and are shown nowhere.
+//! [`Config::load`] reads and checks all of it before anything else happens, so that a wrong line is told
+//! with file, line and key and nothing was started yet. Every error here is one line, and the program ends
+//! with 2. Keys of providers come from files, systemd's credentials or the environment ([`keys`]), and are
+//! shown nowhere.
 
 pub mod file;
 pub mod keys;
@@ -231,7 +232,8 @@ impl Config {
         Config::load(options, &process())
     }
 
-    /// Reads everything again for a reload; its budget is the profile's own, since a budget never changes in a run.
+    /// Reads everything again for a reload; its budget is the profile's own, since a budget never changes in
+    /// a run.
     pub fn read_again(options: &Options) -> Result<Config, String> {
         Config::draft(options, &process()).map(|(config, _)| config)
     }
@@ -287,8 +289,9 @@ impl Config {
         self.workdir.clone().unwrap_or_else(|| self.data.join("work"))
     }
 
-    /// Refuses a working directory that is not an absolute path, or that contains, or lies within, what no tool may
-    /// see. For whenever a tab is made or changed; symbolic links are resolved as far as the path exists.
+    /// Refuses a working directory that is not an absolute path, or that contains, or lies within, what no
+    /// tool may see. For whenever a tab is made or changed; symbolic links are resolved as far as the path
+    /// exists.
     pub fn check_workdir(&self, dir: &Path) -> Result<(), String> {
         let fault = |what: String| Err(format!("workdir {}: {what}", dir.display()));
         if !dir.is_absolute() {
@@ -409,7 +412,8 @@ fn take_options(config: &mut Config, options: &Options, around: &Surroundings<'_
 }
 
 fn default_data(around: &Surroundings<'_>) -> PathBuf {
-    // systemd may list several directories, separated by colons; the first is the one of the unit's first line.
+    // systemd may list several directories, separated by colons; the first is the one of the unit's first
+    // line.
     if let Some(state) = around.text("STATE_DIRECTORY")
         && let Some(first) = state.split(':').next().filter(|first| first.starts_with('/'))
     {

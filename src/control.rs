@@ -1,11 +1,12 @@
 //! The control socket: how `siskin pair` reaches the running server.
 //!
-//! `DATA/control.sock`, mode 0600, inside a directory that only its owner may enter; besides, the kernel tells the
-//! peer's user (SO_PEERCRED), who must be the server's own or root. One request a connection: a line of one word; one
-//! line comes back, `code CODE URL` or `error TEXT`. One thread serves one peer after the other, each for at most
-//! five seconds, from a buffer of [`LINE_BYTES_MAX`].
+//! `DATA/control.sock`, mode 0600, inside a directory that only its owner may enter; besides, the kernel
+//! tells the peer's user (SO_PEERCRED), who must be the server's own or root. One request a connection: a
+//! line of one word; one line comes back, `code CODE URL` or `error TEXT`. One thread serves one peer after
+//! the other, each for at most five seconds, from a buffer of [`LINE_BYTES_MAX`].
 
 use crate::agent::stop::Stop;
+use crate::budget::CONTROL_STACK_BYTES;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -18,7 +19,6 @@ use std::time::{Duration, Instant};
 
 /// The longest line either side sends.
 pub const LINE_BYTES_MAX: usize = 512;
-const STACK_BYTES: usize = 96 * 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
 const NAME: &str = "control.sock";
 
@@ -42,7 +42,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens in `data`, whose lock this process holds: a socket that is there was left by a process that died.
+    /// Listens in `data`, whose lock this process holds: a socket that is there was left by a process that
+    /// died.
     pub fn listen(data: &Path, pair: Box<Pair>) -> Result<Control, String> {
         let path = data.join(NAME);
         let fault = |error: io::Error| format!("control socket {}: {error}", path.display());
@@ -56,7 +57,7 @@ impl Control {
         listener.set_nonblocking(true).map_err(fault)?;
         let stop = Arc::new(Stop::new().map_err(fault)?);
         let (seen, thread) = (stop.clone(), std::thread::Builder::new().name("control".to_owned()));
-        let thread = thread.stack_size(STACK_BYTES).spawn(move || run(&listener, &seen, &pair));
+        let thread = thread.stack_size(CONTROL_STACK_BYTES).spawn(move || run(&listener, &seen, &pair));
         Ok(Control { stop, thread: Some(thread.map_err(fault)?), path })
     }
 }
@@ -72,7 +73,8 @@ impl Drop for Control {
     }
 }
 
-/// Calls `with` a path of the socket that fits `sockaddr_un` (108 bytes), however long the directory's own is.
+/// Calls `with` a path of the socket that fits `sockaddr_un` (108 bytes), however long the directory's own
+/// is.
 fn short_path<T>(data: &Path, with: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let path = data.join(NAME);
     if path.as_os_str().len() < 100 {
@@ -168,7 +170,8 @@ pub fn ask_pair(data: &Path) -> Result<Pairing, String> {
     let path = data.join(NAME);
     let peer = short_path(data, |path| UnixStream::connect(path)).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => format!(
-            "no server runs with data directory {}; start one with `siskin serve`, or name its directory with --data",
+            "no server runs with data directory {}; start one with `siskin serve`, \
+             or name its directory with --data",
             data.display()
         ),
         io::ErrorKind::PermissionDenied => {
@@ -192,7 +195,7 @@ pub fn ask_pair(data: &Path) -> Result<Pairing, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::tools::scratch::Scratch;
+    use crate::testing::Dir;
 
     fn pairing() -> Result<Pairing, String> {
         Ok(Pairing { code: "ABCD-EFGH".into(), url: "http://h:1/#pair=ABCD-EFGH".into() })
@@ -200,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_code_comes_over_the_socket_and_the_socket_goes_with_the_server() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         let control = Control::listen(dir.path(), Box::new(pairing)).unwrap();
         let mode = std::fs::metadata(dir.path().join(NAME)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -213,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_stale_socket_is_replaced_and_a_file_in_its_place_is_not() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         drop(UnixListener::bind(dir.path().join(NAME)).unwrap());
         assert!(ask_pair(dir.path()).unwrap_err().contains("no server runs"));
         let control = Control::listen(dir.path(), Box::new(pairing)).unwrap();
@@ -225,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_long_directory_works_and_a_refusal_is_told() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         let deep = dir.path().join("d".repeat(120));
         std::fs::create_dir(&deep).unwrap();
         let control = Control::listen(&deep, Box::new(|| Err("two\nlines".to_owned()))).unwrap();
@@ -235,7 +238,7 @@ mod tests {
 
     #[test]
     fn an_unknown_an_endless_and_a_silent_peer_do_not_stop_the_next() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         let control = Control::listen(dir.path(), Box::new(pairing)).unwrap();
         let connect = || UnixStream::connect(dir.path().join(NAME)).unwrap();
         let mut wrong = connect();

@@ -1,8 +1,9 @@
 //! What the agent tells those who listen: small notes, and that a log moved.
 //!
-//! Rows and deltas are never sent to a listener. They lie in the store and in the tab's open chunk, and a listener that
-//! was woken takes from there what its peer can hold; so a slow one costs nothing, and what waits for it merges by
-//! itself. A note carries the newest seq at its time: it comes after that row and before the next.
+//! Rows and deltas are never sent to a listener. They lie in the store and in the tab's open chunk, and a
+//! listener that was woken takes from there what its peer can hold; so a slow one costs nothing, and what
+//! waits for it merges by itself. A note carries the newest seq at its time: it comes after that row and
+//! before the next.
 
 use crate::chunk::{Seq, TabNo};
 use std::sync::Arc;

@@ -131,7 +131,8 @@ mod tests {
 
     const TRIE: &str = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     \
         +-- 192.168.1.0/24 2 0 1\n        |-- 192.168.1.0\n           /24 link UNICAST\n        \
-        |-- 192.168.1.7\n           /32 host LOCAL\n        |-- 192.168.1.255\n           /32 link BROADCAST\n     \
+        |-- 192.168.1.7\n           /32 host LOCAL\n        \
+        |-- 192.168.1.255\n           /32 link BROADCAST\n     \
         |-- 127.0.0.1\n        /32 host LOCAL\nLocal:\n        |-- 192.168.1.7\n           /32 host LOCAL\n";
 
     #[test]

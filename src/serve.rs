@@ -1,11 +1,11 @@
 //! The server's life: bind, open, start, announce, wait for a signal, end.
 //!
-//! Addresses are bound first, so that the commonest mistakes are told before anything is touched. What is started
-//! here is ended here, in the opposite order, within five seconds.
+//! Addresses are bound first, so that the commonest mistakes are told before anything is touched. What is
+//! started here is ended here, in the opposite order, within five seconds.
 
-use crate::agent::Agent;
 use crate::agent::stop::Stop;
-use crate::budget::METERS;
+use crate::agent::{Agent, frames};
+use crate::budget::{DEADLINE_STACK_BYTES, HOUSEKEEPER_STACK_BYTES, METERS};
 use crate::cli::Failure;
 use crate::config::{Config, Options};
 use crate::control::{Control, Pairing};
@@ -24,8 +24,6 @@ use std::time::Duration;
 
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 128;
-const HOUSEKEEPER_STACK_BYTES: usize = 128 * 1024;
-const WATCH_STACK_BYTES: usize = 32 * 1024;
 /// A clean end takes at most this long; then the process ends as it is, which the store survives.
 const END: Duration = Duration::from_millis(4_700);
 
@@ -91,18 +89,13 @@ fn wait_for_end(signals: &mut Signals, options: &Options, agent: &Agent) {
             Err(fault) => format!("config not reloaded: {fault}"),
         };
         log::warn!("{text}");
-        #[derive(serde::Serialize)]
-        struct Reload<'a> {
-            r#type: &'a str,
-            text: &'a str,
-        }
-        agent.tell(crate::chunk::json(&Reload { r#type: "config-reload", text: &text }));
+        agent.tell(frames::config_reload(&text));
     }
 }
 
 /// Ends the process if a clean end takes too long, or at a second signal.
 fn watch_the_end(mut signals: Signals) {
-    let deadline = std::thread::Builder::new().name("deadline".to_owned()).stack_size(WATCH_STACK_BYTES);
+    let deadline = std::thread::Builder::new().name("deadline".to_owned()).stack_size(DEADLINE_STACK_BYTES);
     let spawned = deadline.spawn(move || {
         let end = std::time::Instant::now() + END;
         while std::time::Instant::now() < end {

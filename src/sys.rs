@@ -1,5 +1,5 @@
-//! What the standard library and rustix do not give: a count of the heap, the allocator's settings, and giving back
-//! pages of the program.
+//! What the standard library and rustix do not give: a count of the heap, the allocator's settings, and
+//! giving back pages of the program.
 //!
 //! The one module with `unsafe`. Counting costs two atomic additions per allocation and no memory;
 //! `/api/status` shows the figures beside the resident memory, so that a growth of one without the other can
@@ -95,8 +95,9 @@ pub fn sqlite_heap() -> (usize, usize) {
     (used.max(0) as usize, peak.max(0) as usize)
 }
 
-/// Unmaps the pages of the program's code that are resident now. Those that are needed come back from the file, one
-/// fault for sixteen pages; those that only the start or a turn needed stay away. Returns how many bytes were let go of.
+/// Unmaps the pages of the program's code that are resident now. Those that are needed come back from the
+/// file, one fault for sixteen pages; those that only the start or a turn needed stay away. Returns how many
+/// bytes were let go of.
 pub fn give_back_code() -> usize {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return 0 };
     maps.lines().filter_map(code_range).map(|range| give_back(&range)).sum()
@@ -114,8 +115,8 @@ fn code_range(line: &str) -> Option<std::ops::Range<usize>> {
 
 fn give_back(range: &std::ops::Range<usize>) -> usize {
     let at = std::ptr::with_exposed_provenance_mut::<libc::c_void>(range.start);
-    // SAFETY: the range is a private mapping of a file that is executable and not writable, so none of its pages
-    // differ from the file and each comes back from there when it is touched.
+    // SAFETY: the range is a private mapping of a file that is executable and not writable, so none of its
+    // pages differ from the file and each comes back from there when it is touched.
     let done = unsafe { libc::madvise(at, range.len(), libc::MADV_DONTNEED) };
     if done == 0 { range.len() } else { 0 }
 }

@@ -3,17 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder of one test.
+/// A folder of one test; its path has no symbolic link in it.
 pub struct Dir(PathBuf);
 
 impl Dir {
     /// A new, empty folder.
-    pub fn new(name: &str) -> Dir {
+    pub fn new() -> Dir {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("siskin-{name}-{}-{n}", std::process::id()));
+        let name = format!("siskin-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).expect("a temporary folder can be made");
-        Dir(path)
+        Dir(path.canonicalize().expect("the folder was just made"))
     }
 
     /// Where it is.

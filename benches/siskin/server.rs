@@ -123,7 +123,8 @@ impl Server {
         status_field(self.pid, "VmRSS:")
     }
 
-    /// Resident memory by what it is: the process's own, and pages of files, which the kernel can drop at will.
+    /// Resident memory by what it is: the process's own, and pages of files, which the kernel can drop at
+    /// will.
     pub fn rss_parts(&self) -> Result<[u64; 2], Oops> {
         Ok([status_field(self.pid, "RssAnon:")?, status_field(self.pid, "RssFile:")?])
     }

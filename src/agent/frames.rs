@@ -106,7 +106,8 @@ pub fn queued(tab: TabNo, message: &Queued) -> String {
 /// `message-consumed`: it became the row `seq`.
 pub fn consumed(tab: TabNo, message: &Queued, seq: Seq) -> String {
     value!({
-        "type": "message-consumed", "tab": tab, "messageId": message.no, "clientId": message.client_id, "seq": seq,
+        "type": "message-consumed", "tab": tab, "messageId": message.no, "clientId": message.client_id,
+        "seq": seq,
     })
     .to_string()
 }
@@ -119,7 +120,7 @@ pub fn cancelled(tab: TabNo, message: &Queued) -> String {
     .to_string()
 }
 
-/// `notice`, not tied to a row.
-pub fn notice(text: &str) -> String {
-    value!({"type": "notice", "text": shorten(text, 4096)}).to_string()
+/// `config-reload`: what came of reading the config again.
+pub fn config_reload(text: &str) -> String {
+    value!({"type": "config-reload", "text": shorten(text, 4096)}).to_string()
 }

@@ -1,7 +1,8 @@
 //! What is going on in each tab: its newest seq, the open chunk, the turn that runs, and who listens.
 //!
-//! All of it stands under one lock that is held for a copy of at most one chunk and never during input or output. A
-//! snapshot and a subscription taken under it are therefore one moment: nothing is missed or doubled between them.
+//! All of it stands under one lock that is held for a copy of at most one chunk and never during input or
+//! output. A snapshot and a subscription taken under it are therefore one moment: nothing is missed or
+//! doubled between them.
 
 use crate::chunk::*;
 use crate::event::{Listener, Note};

@@ -103,6 +103,17 @@ pub struct Agent {
     closing: AtomicBool,
 }
 
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::NotFound(text) | Refusal::Bad(text) | Refusal::Conflict(text) => f.write_str(text),
+            Refusal::TooLarge(text) => f.write_str(text),
+            Refusal::Full(limit) => write!(f, "{limit} of the budget is reached"),
+            Refusal::Store(error) => error.fmt(f),
+        }
+    }
+}
+
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Refusal {
         match error {
@@ -125,7 +136,7 @@ impl Agent {
             models: Mutex::new(models::Cache::default()),
             closing: AtomicBool::new(false),
         });
-        agent.load_tabs().map_err(|error| format!("cannot read the tabs: {error:?}"))?;
+        agent.load_tabs().map_err(|error| format!("cannot read the tabs: {error}"))?;
         let scheduler = agent.clone();
         std::thread::Builder::new()
             .name("scheduler".to_owned())
@@ -137,7 +148,8 @@ impl Agent {
 
     /// Stops a tab's turn, whatever it is doing. Nothing happens when it is idle.
     pub fn stop(&self, tab: TabNo) -> Result<(), Refusal> {
-        self.known_tab(tab)?;
+        // The store is not asked: a stop works while it cannot be read, too.
+        self.look(tab, |_| ()).ok_or_else(|| no_tab(tab))?;
         if let Some(stop) = self.stops().get(&tab) {
             stop.raise();
         }
@@ -162,10 +174,12 @@ impl Agent {
 
     /// Seals every turn that has begun as interrupted, within 3 s.
     pub fn shut_down(&self) {
+        let deciding = self.decide();
         self.closing.store(true, Ordering::SeqCst);
         for stop in self.stops().values() {
             stop.raise();
         }
+        drop(deciding);
         self.slots.nudge();
         if !self.slots.drain(Duration::from_secs(3)) {
             log::warn!("some turns did not end in time; they are repaired at the next start");
@@ -187,7 +201,7 @@ impl Agent {
     }
 
     fn known_tab(&self, tab: TabNo) -> Result<Tab, Refusal> {
-        self.store.tab(tab)?.ok_or_else(|| Refusal::NotFound(format!("there is no tab {tab}")))
+        self.store.tab(tab)?.ok_or_else(|| no_tab(tab))
     }
 
     fn pen(&self, job: &Job) -> Pen {
@@ -245,8 +259,10 @@ impl Agent {
         });
         let goes_on = matches!(stop, StopReason::End | StopReason::MaxTokens) && !self.closing();
         let next = if goes_on { self.start_queued(tab) } else { Ok(false) };
-        if let Err(error) = &next {
-            log::error!("tab {tab}: what was queued cannot be started: {error:?}");
+        match &next {
+            Ok(_) => {}
+            Err(Refusal::Conflict(why)) => log::debug!("tab {tab}: what was queued stays: {why}"),
+            Err(error) => log::error!("tab {tab}: what was queued cannot be started: {error}"),
         }
         if !matches!(next, Ok(true)) {
             self.set_status(tab, status);
@@ -258,7 +274,14 @@ impl Agent {
     fn tell_tab(&self, tab: TabNo) {
         match self.tab(tab) {
             Ok(view) => self.lives.tell(Some(tab), frames::tab_changed(&view)),
-            Err(error) => log::debug!("tab {tab} cannot be told: {error:?}"),
+            Err(error) => log::debug!("tab {tab} cannot be told: {error}"),
         }
     }
 }
+
+fn no_tab(tab: TabNo) -> Refusal {
+    Refusal::NotFound(format!("there is no tab {tab}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,34 +5,43 @@ use super::{Agent, Model, Models, Refusal, provider};
 use crate::chunk::TabNo;
 use crate::config::{ApiKind, Provider};
 use crate::store::{StoreError, Tab, TabChange};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a list of models is good.
 const CACHED: Duration = Duration::from_secs(60);
+/// Once asking has taken this long, the providers that are left are not asked.
+const ASKING: Duration = Duration::from_secs(30);
 
 /// The last list of models.
 #[derive(Default)]
 pub struct Cache {
     at: Option<Instant>,
-    models: Models,
+    models: Arc<Models>,
 }
 
 impl Agent {
-    /// The models of all providers. Those that do not name theirs in the config are asked, at most once a minute.
-    pub fn models(&self) -> Models {
+    /// The models of all providers. Those that do not name theirs in the config are asked, at most once a
+    /// minute and by one caller at a time; the others wait for what it finds, for a minute at most.
+    pub fn models(&self) -> Arc<Models> {
         let mut cache = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         if cache.at.is_none_or(|at| at.elapsed() > CACHED) {
             let Ok(stop) = Stop::new() else { return cache.models.clone() };
-            cache.models = self.ask_all(&stop);
+            cache.models = Arc::new(self.ask_all(&stop));
             cache.at = Some(Instant::now());
         }
         cache.models.clone()
     }
 
     fn ask_all(&self, stop: &Stop) -> Models {
+        let begun = Instant::now();
         let mut all = Models::default();
         for provider in &self.config.providers {
+            if begun.elapsed() > ASKING {
+                let text = "not asked: the others took too long; try again in a minute".to_owned();
+                all.errors.push((provider.name.clone(), text));
+                continue;
+            }
             let names = match self.models_of(provider, stop) {
                 Ok(names) => names,
                 Err(message) => {
@@ -90,16 +99,22 @@ impl Agent {
                 "no model provider is configured; add a [[provider]] to siskin.toml and restart".to_owned()
             );
         }
-        let models = self.ask_all(stop);
-        let Some(first) = models.models.first() else {
-            let why: Vec<String> =
-                models.errors.into_iter().map(|(name, text)| format!("{name}: {text}")).collect();
-            return Err(format!("no provider names a model. {}", why.join("; ")));
-        };
-        let change = TabChange { model: Some(first.id.clone()), ..Default::default() };
-        self.store.change_tab(tab, &change).map_err(|error| format!("{error:?}"))?;
-        self.tell_tab(tab);
-        Ok(first.id.clone())
+        let mut why = Vec::new();
+        for provider in &self.config.providers {
+            let found = self.models_of(provider, stop).map(|names| names.into_iter().next());
+            match found {
+                Ok(Some((name, _))) => {
+                    let first = format!("{}/{name}", provider.name);
+                    let change = TabChange { model: Some(first.clone()), ..Default::default() };
+                    self.store.change_tab(tab, &change).map_err(|error| error.to_string())?;
+                    self.tell_tab(tab);
+                    return Ok(first);
+                }
+                Ok(None) => why.push(format!("{}: its list is empty", provider.name)),
+                Err(text) => why.push(format!("{}: {text}", provider.name)),
+            }
+        }
+        Err(format!("no provider names a model. {}", why.join("; ")))
     }
 
     /// The model of new tabs: from settings, config, or the first that a provider names; may be empty.

@@ -1,16 +1,17 @@
 //! From a message to a turn: idempotent sends, the queue of a running tab, and steering.
 //!
-//! A message is in the store before its sender is told so. One sent while a turn runs is queued; it becomes its own user
-//! row at the next tool boundary, or starts the next turn after a clean end. After a stop, an error or a restart it stays
-//! until the owner sends again.
+//! A message is in the store before its sender is told so. One sent while a turn runs is queued; it becomes
+//! its own user row at the next tool boundary, or starts the next turn after a clean end. After a stop, an
+//! error or a restart it stays until the owner sends again.
 
 use super::fold::Pen;
+use super::live::Live;
 use super::slots::Job;
 use super::split::{Cut, parts};
 use super::stop::Stop;
 use super::{Accepted, Agent, Refusal, frames};
 use crate::chunk::*;
-use crate::store::{BeginTurn, Known, Queued, Sent, StoreError, TabChange, now};
+use crate::store::{BeginTurn, Known, Queued, Sent, StoreError, Tab, TabChange, now};
 use std::sync::Arc;
 
 /// A tab's title, when its first message gives it one.
@@ -24,24 +25,20 @@ struct Message<'a> {
 }
 
 impl Agent {
-    /// Takes a message; it is in the store when this returns. The same `client_id` and text again give the same answer.
+    /// Takes a message; it is in the store when this returns. The same `client_id` and text again give the
+    /// same answer.
     pub fn send(&self, tab: TabNo, client_id: &str, text: &str) -> Result<Accepted, Refusal> {
         self.check(client_id, text)?;
         let _deciding = self.decide();
         let stored = self.known_tab(tab)?;
         match self.store.known(tab, client_id, text)? {
-            Known::Same(sent) => return Ok(Accepted { sent, waiting: self.waits(tab) }),
+            Known::Same(sent) => return Ok(self.accepted(tab, sent)),
             Known::Other => {
                 return Err(Refusal::Conflict("this clientId was used for another text".to_owned()));
             }
             Known::New => {}
         }
-        if stored.archived {
-            return Err(Refusal::Conflict("the tab is archived; bring it back first".to_owned()));
-        }
-        if self.closing() {
-            return Err(Refusal::Conflict("the server is stopping".to_owned()));
-        }
+        self.check_open(&stored)?;
         if self.look(tab, |live| live.turn.is_some()) == Some(true) {
             return self.enqueue(tab, client_id, text);
         }
@@ -49,7 +46,7 @@ impl Agent {
         if stored.title.is_empty() {
             self.name_tab(tab, text);
         }
-        Ok(Accepted { sent: Sent::Started(turn), waiting: self.waits(tab) })
+        Ok(self.accepted(tab, Sent::Started(turn)))
     }
 
     /// Takes a queued message back.
@@ -62,7 +59,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Starts a turn with what was left in the queue; nothing happens while one runs, or when the queue is empty.
+    /// Starts a turn with what was left in the queue; nothing happens while one runs, or when the queue is
+    /// empty.
     pub fn send_queue(&self, tab: TabNo) -> Result<(), Refusal> {
         self.known_tab(tab)?;
         let _deciding = self.decide();
@@ -78,17 +76,31 @@ impl Agent {
             return Err(Refusal::Bad("clientId must be 1 to 64 of A-Z a-z 0-9 _ -".to_owned()));
         }
         if text.trim().is_empty() {
-            return Err(Refusal::Bad("the message is blank".to_owned()));
+            return Err(Refusal::Bad("text is blank".to_owned()));
         }
         let limit = self.config.budget.message_bytes;
         if text.len() > limit {
-            return Err(Refusal::TooLarge(format!("a message may have {} KiB at most", limit / 1024)));
+            return Err(Refusal::TooLarge(format!("text must be at most {limit} bytes (message_bytes)")));
         }
         Ok(())
     }
 
-    fn waits(&self, tab: TabNo) -> bool {
-        self.look(tab, |live| live.status) == Some(TabStatus::Waiting)
+    /// Refuses to begin or queue anything in an archived tab, or while the server stops. Asked under the
+    /// deciding lock, so that neither can come between the answer and what follows.
+    fn check_open(&self, tab: &Tab) -> Result<(), Refusal> {
+        if tab.archived {
+            return Err(Refusal::Conflict("the tab is archived; bring it back first".to_owned()));
+        }
+        if self.closing() {
+            return Err(Refusal::Conflict("the server is stopping".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn accepted(&self, tab: TabNo, sent: Sent) -> Accepted {
+        let own =
+            |live: &Live| live.status == TabStatus::Waiting && live.turn.map(Sent::Started) == Some(sent);
+        Accepted { sent, waiting: self.look(tab, own) == Some(true) }
     }
 
     fn enqueue(&self, tab: TabNo, client_id: &str, text: &str) -> Result<Accepted, Refusal> {
@@ -99,15 +111,18 @@ impl Agent {
         Ok(Accepted { sent: Sent::Queued(no), waiting: false })
     }
 
-    /// Begins a turn with all that is queued; tells whether there was anything.
+    /// Begins a turn with all that is queued; tells whether there was anything. Called under the deciding
+    /// lock.
     pub(super) fn start_queued(&self, tab: TabNo) -> Result<bool, Refusal> {
         if self.store.queue(tab)?.is_empty() {
             return Ok(false);
         }
+        self.check_open(&self.known_tab(tab)?)?;
         self.begin(tab, None).map(|_| true)
     }
 
-    /// Begins a turn with all that is queued and then `message`: rows first, then everyone is told, then it gets a slot.
+    /// Begins a turn with all that is queued and then `message`: rows first, then everyone is told, then it
+    /// gets a slot.
     fn begin(&self, tab: TabNo, message: Option<Message<'_>>) -> Result<TurnNo, Refusal> {
         let stop = Stop::new().map_err(|error| {
             Refusal::Store(StoreError::Broken(format!("no descriptor for another turn: {error}")))
@@ -132,14 +147,15 @@ impl Agent {
             sent: message.as_ref().map(|message| (message.client_id, message.text)),
             status: if status == TabStatus::Waiting { TurnStatus::Waiting } else { TurnStatus::Running },
         })?;
+        let stop = Arc::new(stop);
+        // Before anyone hears of the turn, so that a stop that answers the first frame is not lost.
+        self.stops().insert(tab, stop.clone());
         self.lives.post(tab, true, frames::turn_start(tab, turn), |live| live.turn = Some(turn));
         self.set_status(tab, status);
         self.lives.change(tab, |live| live.newest = seq - 1);
         for (queued, seq) in consumed {
             self.lives.post(tab, true, frames::consumed(tab, queued, seq), |_| {});
         }
-        let stop = Arc::new(stop);
-        self.stops().insert(tab, stop.clone());
         self.slots.push(Job::new(tab, turn, stop, self.config.budget.attempts));
         Ok(turn)
     }
@@ -211,7 +227,7 @@ impl Agent {
             if short.len() < line.len() { format!("{}…", short.trim_end()) } else { short.to_owned() };
         match self.store.change_tab(tab, &TabChange { title: Some(title), ..Default::default() }) {
             Ok(_) => self.tell_tab(tab),
-            Err(error) => log::warn!("tab {tab} cannot be named: {error:?}"),
+            Err(error) => log::warn!("tab {tab} cannot be named: {error}"),
         }
     }
 }

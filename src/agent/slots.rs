@@ -1,8 +1,8 @@
 //! Slots: how many turns run at once, and who waits.
 //!
-//! A turn between two threads is a [`Job`]: a few numbers, since all else is in its rows. A job that waits for a slot or
-//! for its next try at the provider holds no thread. One scheduler thread gives out slots in the order of arrival; a job
-//! that was stopped while it waited is ended at once, without one.
+//! A turn between two threads is a [`Job`]: a few numbers, since all else is in its rows. A job that waits
+//! for a slot or for its next try at the provider holds no thread. One scheduler thread gives out slots in
+//! the order of arrival; a job that was stopped while it waited is ended at once, without one.
 
 use super::Agent;
 use super::provider::retry::Retry;
@@ -203,8 +203,10 @@ fn work(agent: &Arc<Agent>, mut job: Job) {
     let pause = done.unwrap_or_else(|_| {
         METERS.panics.count();
         log::error!("turn {} of tab {} ended by a fault in Siskin", job.turn, job.tab);
+        // A fault in the ending itself is not met again at once, over and over.
+        let rest = if job.ending.is_some() { turn::SEAL_AGAIN } else { Duration::ZERO };
         job.ending = Some(Ending::panicked());
-        Pause::Later(Duration::ZERO)
+        Pause::Later(rest)
     });
     drop(permit);
     match pause {

@@ -1,8 +1,8 @@
 //! Where content that is longer than a chunk is cut into parts.
 //!
-//! A part ends at a blank line outside a code fence, else at a line's end, both within its last 2 KiB, else at a
-//! character. Every byte of the content stands in exactly one part. For Markdown each part also knows what it starts
-//! inside of, so that it can be rendered alone.
+//! A part ends at a blank line outside a code fence, else at a line's end, both within its last 2 KiB, else
+//! at a character. Every byte of the content stands in exactly one part. For Markdown each part also knows
+//! what it starts inside of, so that it can be rendered alone.
 
 use crate::chunk::{Md, escaped_fit};
 
@@ -84,8 +84,8 @@ impl Fences {
     }
 }
 
-/// Where to cut a part that is full: the byte where the next part begins, never 0 unless `text` is empty. `fences` is
-/// the state at the start of `text`.
+/// Where to cut a part that is full: the byte where the next part begins, never 0 unless `text` is empty.
+/// `fences` is the state at the start of `text`.
 pub fn cut_point(text: &str, cut: Cut, fences: &Fences) -> usize {
     if cut == Cut::Anywhere {
         return text.len();
@@ -181,7 +181,10 @@ mod tests {
         }
 
         #[test]
-        fn fences_do_not_care_how_text_arrives(text in "([`~]{0,4}[a-z ]{0,5}\n{0,2}){0,20}", at in 0usize..200) {
+        fn fences_do_not_care_how_text_arrives(
+            text in "([`~]{0,4}[a-z ]{0,5}\n{0,2}){0,20}",
+            at in 0usize..200,
+        ) {
             let at = crate::chunk::floor_boundary(&text, at);
             let (mut whole, mut pieces) = (Fences::default(), Fences::default());
             whole.read(&text);

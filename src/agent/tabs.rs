@@ -1,7 +1,7 @@
 //! Tabs: made, changed, archived and erased.
 
 use super::live::Live;
-use super::{Agent, Refusal, TabView, frames};
+use super::{Agent, Refusal, TabView, frames, no_tab};
 use crate::chunk::*;
 use crate::store::{NewTab, StoreError, Tab, TabChange};
 use std::path::Path;
@@ -13,9 +13,10 @@ const TITLE_BYTES_MAX: usize = 256;
 const STOP_WAIT: Duration = Duration::from_secs(5);
 
 impl Agent {
-    /// The tabs of the list, or the archived ones.
-    pub fn tabs(&self, archived: bool) -> Result<Vec<TabView>, Refusal> {
-        Ok(self.store.tabs(archived)?.into_iter().map(|tab| self.view(tab)).collect())
+    /// The numbers of the tabs in the list's order, without or with the archived ones; see [`Agent::tab`] for
+    /// each.
+    pub fn tabs(&self, archived: bool) -> Result<Vec<TabNo>, Refusal> {
+        Ok(self.store.tabs(archived)?)
     }
 
     /// One tab.
@@ -60,11 +61,14 @@ impl Agent {
         if let Some(workdir) = &change.workdir {
             self.check_workdir(workdir)?;
         }
-        if change.archived == Some(true) {
+        let archives = change.archived == Some(true);
+        // A tab that is being archived must not begin a turn between being stopped and being marked.
+        let deciding = archives.then(|| self.decide());
+        let changed = self.store.change_tab(tab, &change)?.ok_or_else(|| no_tab(tab))?;
+        if archives {
             self.stop(tab)?;
         }
-        let changed = self.store.change_tab(tab, &change)?;
-        let changed = changed.ok_or_else(|| Refusal::NotFound(format!("there is no tab {tab}")))?;
+        drop(deciding);
         let view = self.view(changed);
         self.lives.tell(Some(tab), frames::tab_changed(&view));
         Ok(view)
@@ -83,16 +87,30 @@ impl Agent {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+        self.forget_tab(tab)?;
+        // Beside the turns of other tabs: this takes as long as the tab is long.
+        Ok(self.store.erase_purged(tab)?)
+    }
+
+    /// From here on the tab is gone for everyone; its rows still lie in the store.
+    fn forget_tab(&self, tab: TabNo) -> Result<(), Refusal> {
         let _deciding = self.decide();
+        if self.look(tab, |live| live.turn.is_some()) == Some(true) {
+            return Err(Refusal::Conflict("the tab was brought back meanwhile and runs a turn".to_owned()));
+        }
+        if !self.store.purge_tab(tab)? {
+            return Err(no_tab(tab));
+        }
         self.lives.tell(Some(tab), frames::tab_removed(tab));
         self.lives.set(tab, None);
-        self.store.purge_tab(tab)?;
         Ok(())
     }
 
     pub(super) fn load_tabs(&self) -> Result<(), StoreError> {
-        for tab in self.store.tabs(true)? {
-            self.lives.set(tab.no, Some(live(&tab)));
+        for no in self.store.tabs(true)? {
+            if let Some(tab) = self.store.tab(no)? {
+                self.lives.set(no, Some(live(&tab)));
+            }
         }
         Ok(())
     }
@@ -109,7 +127,7 @@ impl Agent {
     }
 }
 
-fn live(tab: &Tab) -> Live {
+pub(super) fn live(tab: &Tab) -> Live {
     let failed = matches!(tab.last_stop, Some(StopReason::Error | StopReason::Cut));
     let status = if failed { TabStatus::Error } else { TabStatus::Idle };
     Live { newest: tab.total, turn: None, open: None, status }

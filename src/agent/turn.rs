@@ -1,7 +1,8 @@
 //! The turn loop: ask the provider, write down what it says, run the tools it asks for, and ask again.
 //!
-//! All that a turn knows is in its rows and in a few numbers of its [`Job`], so it can pause between two threads. Each
-//! call's row is committed before its tool starts, and the whole turn is sealed by one synced commit at its end.
+//! All that a turn knows is in its rows and in a few numbers of its [`Job`], so it can pause between two
+//! threads. Each call's row is committed before its tool starts, and the whole turn is sealed by one synced
+//! commit at its end.
 
 use super::fold::{Call, Fold, Folded, Pen};
 use super::provider::retry::{self, Retry};
@@ -45,7 +46,7 @@ enum Next {
 }
 
 /// How long the store may rest before a turn that it could not seal is tried again.
-const SEAL_AGAIN: Duration = Duration::from_secs(2);
+pub const SEAL_AGAIN: Duration = Duration::from_secs(2);
 /// An error row's data.
 const ERROR_BYTES: usize = 4096;
 
@@ -416,7 +417,7 @@ impl Turn<'_> {
         match self.try_seal(&ending) {
             Ok(()) => Pause::Ended,
             Err(error) => {
-                log::error!("turn {} cannot be sealed: {error:?}", self.job.turn);
+                log::error!("turn {} cannot be sealed: {error}", self.job.turn);
                 let message = "the store cannot write the end of this turn; trying again";
                 self.agent.show_trouble(self.job.tab, message);
                 Pause::Later(SEAL_AGAIN)

@@ -304,7 +304,8 @@ fn budget(source: Source<'_>, at: usize, table: &DeTable<'_>) -> Result<Vec<Budg
     Ok(changes)
 }
 
-/// A path, which must be absolute: the file is read by a service with a working directory of its own. Empty: absent.
+/// A path, which must be absolute: the file is read by a service with a working directory of its own. Empty:
+/// absent.
 fn path_of(section: &Section<'_>, key: &str) -> Result<Option<PathBuf>, String> {
     let Some(text) = section.string(key)?.filter(|text| !text.is_empty()) else { return Ok(None) };
     if !text.starts_with('/') {

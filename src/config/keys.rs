@@ -1,7 +1,8 @@
-//! Keys of providers: from the file that the config names, from systemd's credentials, or from the environment.
+//! Keys of providers: from the file that the config names, from systemd's credentials, or from the
+//! environment.
 //!
-//! A key from the environment (`ANTHROPIC_API_KEY`, `OPENAI_API_KEY`) belongs to the vendor: it goes to the vendor's own
-//! address, or to the only provider of its kind, and never in plain text to another machine.
+//! A key from the environment (`ANTHROPIC_API_KEY`, `OPENAI_API_KEY`) belongs to the vendor: it goes to the
+//! vendor's own address, or to the only provider of its kind, and never in plain text to another machine.
 
 use super::file::KeyFile;
 use super::{ApiKind, Config, Provider, Surroundings};

@@ -1,6 +1,6 @@
 use super::*;
-use crate::agent::tools::scratch::Scratch;
 use crate::config::file::{base_url, listen_address};
+use crate::testing::Dir;
 use proptest::prelude::*;
 
 fn load(text: &str) -> Result<Config, String> {
@@ -8,7 +8,7 @@ fn load(text: &str) -> Result<Config, String> {
 }
 
 fn load_with(text: &str, options: &Options, variables: &[(&str, &str)]) -> Result<Config, String> {
-    let dir = Scratch::new();
+    let dir = Dir::new();
     let file = dir.path().join("siskin.toml");
     std::fs::write(&file, text).unwrap();
     let found = |name: &str| {
@@ -65,7 +65,7 @@ match = "uci show *"
 do = "allow"
 
 [budget]
-connections = 56
+connections = 48
 "##;
 
 #[test]
@@ -85,7 +85,7 @@ fn every_key_of_the_contract_is_read() {
     assert_eq!((config.tokens_per_day, config.log), (1000, log::LevelFilter::Debug));
     assert_eq!(config.notify, "https://ntfy.example.net/topic");
     assert_eq!(config.permissions[0].decision, Decision::Allow);
-    assert_eq!(config.budget, &Budget { connections: 56, ..Budget::SBC });
+    assert_eq!(config.budget, &Budget { connections: 48, ..Budget::SBC });
     let provider = &config.providers[0];
     assert_eq!(provider.base_url, "http://127.0.0.1:8080/v1");
     assert_eq!((provider.max_tokens, provider.context_tokens), (512, 4096));
@@ -231,7 +231,7 @@ fn a_key_of_the_environment_is_not_sent_to_strangers() {
 
 #[test]
 fn a_key_file_wins_and_a_bad_one_is_told_without_its_text() {
-    let dir = Scratch::new();
+    let dir = Dir::new();
     let path = dir.path().join("a.key");
     let text =
         format!("[[provider]]\nname = \"a\"\nkind = \"anthropic\"\napi_key_file = \"{}\"\n", path.display());
@@ -263,7 +263,7 @@ fn a_key_file_wins_and_a_bad_one_is_told_without_its_text() {
 
 #[test]
 fn systemds_credentials_are_read_by_provider_name() {
-    let dir = Scratch::new();
+    let dir = Dir::new();
     std::fs::write(dir.path().join("a.key"), "sk-cred").unwrap();
     let text = "[[provider]]\nname = \"a\"\nkind = \"anthropic\"\n";
     let variables =
@@ -315,7 +315,7 @@ fn listen_takes_an_address_with_a_port() {
 
 #[test]
 fn a_workdir_must_not_hold_or_lie_in_what_no_tool_may_see() {
-    let dir = Scratch::new();
+    let dir = Dir::new();
     let at = |name: &str| dir.path().join(name);
     for name in ["state/data/work/mine", "etc", "keys", "creds/deep", "free"] {
         std::fs::create_dir_all(at(name)).unwrap();
@@ -358,7 +358,7 @@ fn a_missing_or_odd_config_file_is_told_with_its_mend() {
     assert!(fault.contains("/nowhere/siskin.toml") && fault.contains("--config"), "{fault}");
     let options = Options { config: Some("/".into()), ..Options::default() };
     assert!(load_with("", &options, &[]).unwrap_err().contains("regular file"));
-    let dir = Scratch::new();
+    let dir = Dir::new();
     let file = dir.path().join("c.toml");
     std::fs::write(&file, b"log = \"info\"\n# \xff\n").unwrap();
     let options = Options { config: Some(file), ..Options::default() };
@@ -367,7 +367,7 @@ fn a_missing_or_odd_config_file_is_told_with_its_mend() {
 
 #[test]
 fn a_static_dir_must_hold_the_client() {
-    let dir = Scratch::new();
+    let dir = Dir::new();
     let options = Options { static_dir: Some(dir.path().to_owned()), ..Options::default() };
     let fault = load_with("", &options, &[]).unwrap_err();
     assert!(fault.contains("--static-dir") && fault.contains("index.html"), "{fault}");

@@ -8,7 +8,7 @@ use super::registry::{Leave, Ticket};
 use super::sock::{Sock, wait};
 use super::{Shared, conn};
 use crate::agent::stop::Stop;
-use crate::budget::METERS;
+use crate::budget::{ACCEPT_STACK_BYTES, METERS};
 use rustix::event::{PollFd, PollFlags};
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -18,8 +18,6 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Stack of the accept thread.
-const ACCEPT_STACK: usize = 64 * 1024;
 /// What the kernel may hold of what a peer has not taken: small, so that a window moves when a client takes
 /// its rows.
 const SEND_BUFFER: usize = 64 * 1024;
@@ -46,7 +44,7 @@ pub fn serve(listeners: Vec<TcpListener>, shared: Arc<Shared>) -> io::Result<Ser
     }
     let stop = Arc::new(Stop::new()?);
     let acceptor = Acceptor { listeners, shared: shared.clone(), stop: stop.clone(), spare: spare() };
-    let stack = if cfg!(debug_assertions) { 4 * ACCEPT_STACK } else { ACCEPT_STACK };
+    let stack = if cfg!(debug_assertions) { 4 * ACCEPT_STACK_BYTES } else { ACCEPT_STACK_BYTES };
     let thread = Builder::new().name("accept".into()).stack_size(stack).spawn(move || acceptor.run())?;
     Ok(Server { shared, stop, thread: Some(thread) })
 }
@@ -160,8 +158,7 @@ fn guard(shared: &Arc<Shared>, ticket: Ticket, stream: Arc<TcpStream>, address: 
         Ok(Ok(())) => {}
         Ok(Err(e)) => log::debug!("a connection could not be set up: {e}"),
         Err(_) => {
-            // Counted for good: the permit is never given back.
-            std::mem::forget(METERS.panics.take(1, usize::MAX));
+            METERS.panics.count();
             log::error!("a connection ended by a panic; the others go on");
         }
     }

@@ -1,8 +1,9 @@
 //! The client's files: embedded in the program by `build.rs`, or read from a directory for development.
 //!
 //! They are public. Each has an ETag, is asked for anew each time (304 when unchanged), and is sent as gzip
-//! to who takes it. A strict Content-Security-Policy goes with what a browser can show as a document: nothing inline,
-//! nothing from another host. Elsewhere it has no meaning, and forty modules would carry it for nothing.
+//! to who takes it. A strict Content-Security-Policy goes with what a browser can show as a document: nothing
+//! inline, nothing from another host. Elsewhere it has no meaning, and forty modules would carry it for
+//! nothing.
 
 use super::head::Head;
 use super::respond::{Body, Fault, Reply};

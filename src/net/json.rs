@@ -76,9 +76,17 @@ impl<F: FnMut(&mut String) -> io::Result<bool>> Read for Pieces<F> {
 
 /// A reader over `{"name":[item,…]}`, one item at a time. An item that cannot be rendered breaks the answer
 /// off.
-pub fn list<T, F>(name: &str, items: Vec<T>, render: F) -> impl Read + use<T, F>
+pub fn list<I: IntoIterator, F>(name: &str, items: I, render: F) -> impl Read + use<I, F>
 where
-    F: Fn(&T) -> io::Result<String>,
+    F: Fn(I::Item) -> io::Result<String>,
+{
+    list_and(name, items, String::new(), render)
+}
+
+/// The same with more fields behind the list: `rest` is empty or begins with a comma.
+pub fn list_and<I: IntoIterator, F>(name: &str, items: I, rest: String, render: F) -> impl Read + use<I, F>
+where
+    F: Fn(I::Item) -> io::Result<String>,
 {
     let mut start = Some(format!(r#"{{"{name}":["#));
     let mut first = true;
@@ -90,11 +98,13 @@ where
                 if !std::mem::replace(&mut first, false) {
                     out.push(',');
                 }
-                out.push_str(&render(&item)?);
+                out.push_str(&render(item)?);
                 Ok(true)
             }
             None => {
-                out.push_str("]}");
+                out.push(']');
+                out.push_str(&rest);
+                out.push('}');
                 Ok(false)
             }
         }
@@ -129,6 +139,10 @@ mod tests {
             assert_eq!(read(size, vec![1, 22, 3]), r#"{"items":[1,22,3]}"#);
         }
         assert_eq!(read(3, vec![]), r#"{"items":[]}"#);
+        let mut reader = list_and("a", [1], r#","b":2"#.into(), |n| Ok(n.to_string()));
+        let mut out = String::new();
+        reader.read_to_string(&mut out).unwrap();
+        assert_eq!(out, r#"{"a":[1],"b":2}"#);
     }
 
     #[test]

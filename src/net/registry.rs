@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long a request without a token is left alone.
 const PUBLIC_GRACE: Duration = Duration::from_secs(2);
-/// How long a plain connection is left alone while there are others to displace: a page's burst of requests opens
-/// several at once, and each needs a moment to send its head or its next one.
+/// How long a plain connection is left alone while there are others to displace: a page's burst of requests
+/// opens several at once, and each needs a moment to send its head or its next one.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long a newcomer waits for the one that it displaced.
 const LEAVE_TIME: Duration = Duration::from_millis(250);
@@ -63,8 +63,8 @@ impl Entry {
         }
     }
 
-    /// Who goes first. A browser asks again when a connection that it had used before is gone, and not when a new one
-    /// is; so a new one gets a moment for its request.
+    /// Who goes first. A browser asks again when a connection that it had used before is gone, and not when a
+    /// new one is; so a new one gets a moment for its request.
     fn rank(&self, now: Instant) -> u8 {
         match self.state {
             State::Head if now.duration_since(self.since) < GRACE => 1,

@@ -196,7 +196,14 @@ fn remove_device(shared: &Shared, id: &str) -> Result<Reply, Fault> {
 
 fn tabs(shared: &Shared, query: &Query) -> Result<Reply, Fault> {
     let tabs = shared.agent.tabs(query.flag("archived")?).map_err(|e| refused(shared, e))?;
-    Ok(Reply::stream(json::list("tabs", tabs, |tab| Ok(tab_json(tab)))))
+    let agent = shared.agent.clone();
+    // One at a time while they are written out; one that was erased meanwhile is left out.
+    let tabs = tabs.into_iter().map(move |tab| agent.tab(tab));
+    let tabs = tabs.filter(|tab| !matches!(tab, Err(Refusal::NotFound(_))));
+    Ok(Reply::stream(json::list("tabs", tabs, |tab| match tab {
+        Ok(tab) => Ok(tab_json(&tab)),
+        Err(e) => Err(std::io::Error::other(format!("the tabs cannot be read: {e}"))),
+    })))
 }
 
 #[derive(Deserialize)]
@@ -285,21 +292,6 @@ fn send(shared: &Arc<Shared>, request: &mut Request<'_>, tab: TabNo) -> Result<R
         message_id: Option<MessageNo>,
     }
     let body: In = request.upload.json(usize::MAX)?;
-    let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    if !(1..=64).contains(&body.client_id.len()) || !body.client_id.bytes().all(safe) {
-        return Err(Fault::bad("clientId must be 1 to 64 of A-Z a-z 0-9 _ -"));
-    }
-    if body.text.trim().is_empty() {
-        return Err(Fault::bad("text is blank"));
-    }
-    let most = shared.config.budget.message_bytes;
-    if body.text.len() > most {
-        return Err(Fault::new(
-            413,
-            "too_large",
-            format!("text must be at most {most} bytes (message_bytes)"),
-        ));
-    }
     let accepted = shared.agent.send(tab, &body.client_id, &body.text).map_err(|e| refused(shared, e))?;
     let (status, turn_id, message_id) = match accepted.sent {
         Sent::Started(turn) if accepted.waiting => ("waiting", Some(turn), None),
@@ -328,24 +320,16 @@ fn models(shared: &Shared) -> Reply {
     }
     let models = shared.agent.models();
     let errors = models.errors.iter().map(|(provider, message)| ErrorOut { provider, message });
-    let mut end = Some(format!(r#"],"errors":{}}}"#, crate::chunk::json(&errors.collect::<Vec<_>>())));
-    let mut models = models.models.into_iter();
-    let mut lead = "{\"models\":[";
-    let mut rest = ",";
-    Reply::stream(json::Pieces::new(move |out| {
-        let Some(model) = models.next() else {
-            out.push_str(if lead.len() > 1 { lead } else { "" });
-            out.push_str(&end.take().unwrap_or_default());
-            return Ok(false);
-        };
-        out.push_str(std::mem::replace(&mut lead, std::mem::replace(&mut rest, ",")));
-        out.push_str(&crate::chunk::json(&ModelOut {
+    let rest = format!(r#","errors":{}"#, crate::chunk::json(&errors.collect::<Vec<_>>()));
+    let all = 0..models.models.len();
+    Reply::stream(json::list_and("models", all, rest, move |at| {
+        let model = &models.models[at];
+        Ok(crate::chunk::json(&ModelOut {
             id: &model.id,
             provider: &model.provider,
             name: &model.name,
             context_tokens: model.context_tokens,
-        }));
-        Ok(true)
+        }))
     }))
 }
 

@@ -16,7 +16,7 @@ use super::window::{End, Evict, Limits, Window};
 use super::ws::{Gone, Wire};
 use super::{PROTOCOL, Shared, access, json, settings};
 use crate::agent::live::{Live, Open};
-use crate::agent::tab_json;
+use crate::agent::{Refusal, tab_json};
 use crate::chunk::{DeviceNo, Seq, TabNo};
 use crate::event::Note;
 use crate::store::StoreError;
@@ -159,7 +159,6 @@ enum Lack {
 impl Session<'_> {
     fn serve(&mut self) -> Result<Never, Gone> {
         loop {
-            self.wire.check()?;
             let mut asked = 0;
             while asked < ASKS_AT_ONCE
                 && let Some(text) = self.wire.read()?
@@ -206,10 +205,7 @@ impl Session<'_> {
     }
 
     fn welcome(&mut self, resumed: bool) -> Result<(), Gone> {
-        let tabs = self.shared.agent.tabs(false).map_err(|e| {
-            log::warn!("the tabs cannot be read: {e:?}");
-            Gone::Close(1013, "store")
-        })?;
+        let tabs = self.shared.agent.tabs(false).map_err(|e| tabs_gone(&e))?;
         let budget = self.shared.config.budget;
         let mut frame = self.wire.frame();
         frame.push(&format!(
@@ -220,9 +216,16 @@ impl Session<'_> {
             r#""chunkLimit":{},"byteLimit":{},"chunkBytes":{},"pageLimit":{}}},"tabs":["#,
             self.limits.rows, self.limits.bytes, budget.chunk_bytes, budget.page_rows
         ))?;
-        for (at, tab) in tabs.iter().enumerate() {
-            frame.push(if at > 0 { "," } else { "" })?;
-            frame.push(&tab_json(tab))?;
+        let mut first = true;
+        for tab in tabs {
+            // One that was erased meanwhile is left out.
+            let view = match self.shared.agent.tab(tab) {
+                Ok(view) => view,
+                Err(Refusal::NotFound(_)) => continue,
+                Err(e) => return Err(tabs_gone(&e)),
+            };
+            frame.push(if std::mem::take(&mut first) { "" } else { "," })?;
+            frame.push(&tab_json(&view))?;
         }
         frame.push(&format!(r#"],"approvals":[],"resumed":{resumed}}}"#))?;
         frame.end()
@@ -230,7 +233,7 @@ impl Session<'_> {
 
     /// One thing that the client lacks; whether there may be more.
     fn advance(&mut self) -> Result<bool, Gone> {
-        self.mailbox.quiet();
+        self.wire.quiet()?;
         if self.mailbox.take_overflowed() {
             self.resync()?;
             return Ok(true);
@@ -310,8 +313,7 @@ impl Session<'_> {
         match lack {
             None => {
                 // The tab was erased.
-                self.view = None;
-                self.mailbox.show(None);
+                self.show_none();
             }
             Some(Lack::Notes) => return Ok(true),
             Some(Lack::Rows(upto)) => {
@@ -346,6 +348,11 @@ impl Session<'_> {
         Ok(false)
     }
 
+    fn show_none(&mut self) {
+        self.view = None;
+        self.mailbox.show(None);
+    }
+
     fn set_open(&mut self, cursor: Option<Cursor>) {
         if let Some(view) = &mut self.view {
             view.open = cursor;
@@ -365,7 +372,7 @@ impl Session<'_> {
         let rows = self.shared.store.rows(tab, newest, upto, budget.row_buffer_bytes).map_err(store_gone)?;
         if rows.is_empty() {
             // Erased meanwhile.
-            self.view = None;
+            self.show_none();
             return Ok(());
         }
         let mut out = String::new();
@@ -479,8 +486,13 @@ impl View {
     }
 }
 
+fn tabs_gone(e: &Refusal) -> Gone {
+    log::warn!("a WebSocket ends because the tabs cannot be read: {e}");
+    Gone::Close(1013, "store")
+}
+
 fn store_gone(e: StoreError) -> Gone {
-    log::warn!("a WebSocket ends because the store cannot be read: {e:?}");
+    log::warn!("a WebSocket ends because the store cannot be read: {e}");
     Gone::Close(1013, "store")
 }
 

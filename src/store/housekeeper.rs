@@ -19,8 +19,8 @@ const UNSYNCED: Duration = Duration::from_secs(60);
 pub(super) struct House {
     /// the size was warned of
     warned: bool,
-    /// no purge is left from before the start
-    swept: bool,
+    /// no purge is left over, from before the start or from one that failed
+    pub(super) swept: bool,
 }
 
 impl Store {

@@ -77,8 +77,8 @@ fn left_running(conn: &Connection) -> rusqlite::Result<Vec<Left>> {
 }
 
 impl Store {
-    /// Gives each call of a running turn that has no whole result one that says what is known, as the repair at start
-    /// does. For a turn that a fault ended; gives the tab's newest seq.
+    /// Gives each call of a running turn that has no whole result one that says what is known, as the repair
+    /// at start does. For a turn that a fault ended; gives the tab's newest seq.
     pub fn answer_calls(&self, tab: TabNo, turn: TurnNo) -> Stored<Seq> {
         self.write(Durable::Later, |tx| {
             let sql = "SELECT first_seq FROM turns WHERE no = ?1 AND tab = ?2";

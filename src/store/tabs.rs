@@ -23,13 +23,15 @@ const TAB: &str = "SELECT t.no, t.title, t.model, t.effort, t.workdir, t.positio
         (SELECT max(id) FROM chunks WHERE id BETWEEN t.no << 32 AND (t.no << 32) + 4294967295)";
 
 impl Store {
-    /// All tabs in the list's order, without or with the archived ones.
-    pub fn tabs(&self, archived: bool) -> Stored<Vec<Tab>> {
+    /// The numbers of all tabs in the list's order, without or with the archived ones. Numbers only: titles
+    /// and paths of all tabs at once would have no bound worth the name.
+    pub fn tabs(&self, archived: bool) -> Stored<Vec<TabNo>> {
         self.read(|conn| {
-            let mut statement = conn.prepare_cached(&format!(
-                "{TAB} WHERE NOT t.purging AND (?1 OR NOT t.archived) ORDER BY t.position, t.no"
-            ))?;
-            Ok(statement.query_map([archived], tab_from)?.collect::<rusqlite::Result<_>>()?)
+            let mut statement = conn.prepare_cached(
+                "SELECT no FROM tabs WHERE NOT purging AND (?1 OR NOT archived) ORDER BY position, no",
+            )?;
+            let numbers = statement.query_map([archived], |row| Ok(TabNo(row.get(0)?)))?;
+            Ok(numbers.collect::<rusqlite::Result<_>>()?)
         })
     }
 
@@ -81,7 +83,7 @@ impl Store {
         })
     }
 
-    /// Erases a tab and its rows, a bounded number per transaction, and gives their space back to the disk.
+    /// Marks a tab as gone: from here on nothing finds it, and [`Store::erase_purged`] takes its rows away.
     /// Its turn must have ended. `false` if there is no such tab.
     pub fn purge_tab(&self, tab: TabNo) -> Stored<bool> {
         let marked = self.write(Durable::Other, |tx| {
@@ -90,11 +92,17 @@ impl Store {
                 [tab.0],
             )?)
         })?;
-        if marked == 0 {
-            return Ok(false);
+        Ok(marked > 0)
+    }
+
+    /// Erases the rows of a tab that is marked, a bounded number per transaction, and gives their space back
+    /// to the disk. What fails is tried again by the housekeeper.
+    pub fn erase_purged(&self, tab: TabNo) -> Stored<()> {
+        let erased = self.erase(tab);
+        if erased.is_err() {
+            lock_of(&self.house).swept = false;
         }
-        self.erase(tab)?;
-        Ok(true)
+        erased
     }
 
     /// Erases what is left of a tab that is marked.
@@ -209,7 +217,7 @@ mod tests {
     use super::*;
 
     fn names(store: &Store, archived: bool) -> Vec<u32> {
-        store.tabs(archived).unwrap().iter().map(|tab| tab.no.0).collect()
+        store.tabs(archived).unwrap().iter().map(|tab| tab.0).collect()
     }
 
     #[test]
@@ -258,6 +266,7 @@ mod tests {
         store.create_tab(&NewTab::default()).unwrap();
         assert_eq!(store.create_tab(&NewTab::default()), Err(StoreError::Full("tabs")));
         store.purge_tab(tab).unwrap();
+        store.erase_purged(tab).unwrap();
         assert_eq!(
             store.create_tab(&NewTab::default()).unwrap().no,
             TabNo(3),
@@ -303,6 +312,8 @@ mod tests {
     fn a_purged_tab_leaves_nothing_and_gives_its_space_back() {
         let (_dir, store, tab, other) = filled();
         assert!(store.purge_tab(tab).unwrap());
+        assert_eq!(names(&store, true), [other.0]);
+        store.erase_purged(tab).unwrap();
         assert_gone(&store, tab, other);
         assert!(!store.purge_tab(tab).unwrap());
     }

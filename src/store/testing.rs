@@ -3,31 +3,7 @@
 use super::*;
 use crate::budget::Budget;
 use crate::chunk::*;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
-/// A folder that goes when it is dropped.
-pub(crate) struct Dir(PathBuf);
-
-impl Dir {
-    pub fn new() -> Dir {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("siskin-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Dir(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+pub(crate) use crate::testing::Dir;
 
 /// A changed budget, kept for the rest of the process.
 pub(crate) fn budget(change: impl FnOnce(&mut Budget)) -> &'static Budget {

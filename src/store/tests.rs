@@ -267,6 +267,7 @@ fn at_its_limit_the_store_refuses_what_begins_and_lets_a_turn_end() {
     assert!(says_the_way_out(&store.create_tab(&NewTab::default()).unwrap_err()));
     assert_eq!(store.status().error, None, "a limit is not a fault of the database");
     store.purge_tab(tab).unwrap();
+    store.erase_purged(tab).unwrap();
     store.create_tab(&NewTab::default()).unwrap();
 }
 
@@ -351,7 +352,8 @@ fn reading_does_not_wait_for_who_writes() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Of what was written after the last sync a power cut may leave any part, and junk in the place of any part.
+    /// Of what was written after the last sync a power cut may leave any part, and junk in the place of any
+    /// part.
     #[test]
     fn a_sealed_turn_survives_whatever_a_power_cut_leaves(
         sealed in 1u64..5,
@@ -364,7 +366,8 @@ proptest! {
         let mut seq = 0;
         for _ in 0..sealed {
             let turn = begin(&store, tab, seq + 1);
-            let rows = [text_row(turn, seq + 2, 1, "some text"), text_row(turn, seq + 3, 1, &"x".repeat(9000))];
+            let long = "x".repeat(9000);
+            let rows = [text_row(turn, seq + 2, 1, "some text"), text_row(turn, seq + 3, 1, &long)];
             store.append(tab, &rows).unwrap();
             seal(&store, tab, turn);
             seq += 3;

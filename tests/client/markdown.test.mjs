@@ -221,7 +221,8 @@ test('marks that are begun at the end of a growing text are closed, and text is 
     ['', ''],
   ])
     assert.equal(completed(given), wanted, given);
-  assert.equal(completed('echo `ls', { fence: '```', lang: 'sh' }), 'echo `ls', 'it starts inside of a fence');
+  const inside = { fence: '```', lang: 'sh' };
+  assert.equal(completed('echo `ls', inside), 'echo `ls', 'it starts inside of a fence');
 });
 
 test('a text that grows with its marks closed reads what is settled once, and ends as the whole', () => {

@@ -1,7 +1,8 @@
 //! The demo: a provider without network or key, clearly named as one.
 //!
-//! It thinks, calls the real tools and streams Markdown, so that a newcomer, a test and a benchmark can drive all the
-//! rest for real. Its answer is a pure function of the owner's last message and of what the turn has done since:
+//! It thinks, calls the real tools and streams Markdown, so that a newcomer, a test and a benchmark can drive
+//! all the rest for real. Its answer is a pure function of the owner's last message and of what the turn has
+//! done since:
 //!
 //! | the message holds | the demo does |
 //! |---|---|
@@ -27,13 +28,14 @@ const PACE: Duration = Duration::from_millis(24);
 /// Rows looked through for the owner's message and what came after it.
 const LOOK_BACK: Seq = 32;
 
-const THOUGHT: &str = "The owner wants to see what this device is. I can ask it myself: system_info reads the model, \
-memory and uptime, and list_files shows the working directory. Both only read.";
+const THOUGHT: &str = "The owner wants to see what this device is. I can ask it myself: system_info reads \
+the model, memory and uptime, and list_files shows the working directory. Both only read.";
 
 const SHOWCASE: &str = "## What a reply can hold\n\n\
 Text with *emphasis*, `code` and [a link](https://www.sqlite.org/wal.html).\n\n\
 | figure | goal |\n|---|---:|\n| idle memory | 4 MiB |\n| syncs a turn | 1 |\n\n\
-```sh\n# a block of code, which scrolls inside itself when it is wide\nuci show network | grep -E 'lan|wan'\n```\n\n\
+```sh\n# a block of code, which scrolls inside itself when it is wide\n\
+uci show network | grep -E 'lan|wan'\n```\n\n\
 1. Lists, in order\n2. and nested\n   - like this\n\n> And a quotation.\n";
 
 /// What a message asks the demo for.
@@ -103,15 +105,16 @@ pub fn answer(
     Ok(Answer { finish, usage })
 }
 
-const REPORT: &str = "I am Siskin\u{2019}s **demo**: no model is behind this answer, but all else is real. I just read \
-this device\u{2019}s facts and its working directory, through the same tools that a model gets; open the calls above to \
-see them.\n\n\
+const REPORT: &str = "I am Siskin\u{2019}s **demo**: no model is behind this answer, but all else is real. \
+I just read this device\u{2019}s facts and its working directory, through the same tools that a model gets; \
+open the calls above to see them.\n\n\
 Try one of these:\n\n\
 - `Show me some markdown`\n\
 - `Stream 300 chunks`, and scroll up while it runs\n\
 - `Make 20 calls`\n\n\
 To talk to a real model, put a provider into `siskin.toml`:\n\n\
-```toml\n[[provider]]\nname = \"home\"\nkind = \"openai\"\nbase_url = \"http://192.168.1.20:11434/v1\"\n```\n";
+```toml\n[[provider]]\nname = \"home\"\nkind = \"openai\"\n\
+base_url = \"http://192.168.1.20:11434/v1\"\n```\n";
 
 /// Finds the owner's last message and counts the results after it.
 fn look_back(store: &Store, tab: TabNo, upto: Seq) -> Result<Since, StoreError> {

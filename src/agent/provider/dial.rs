@@ -7,6 +7,7 @@
 //! 24 KiB of buffers (48 with TLS).
 
 use crate::agent::stop::Stop;
+use crate::budget::{LOOKUP_STACK_BYTES, LOOKUPS_MAX, PROVIDER_IN_BYTES, PROVIDER_OUT_BYTES};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with, sockopt};
 use std::fmt;
@@ -24,16 +25,6 @@ use ureq::unversioned::transport::{
     Buffers, ConnectProxyConnector, ConnectionDetails, Connector, LazyBuffers, NextTimeout, RustlsConnector,
     Transport,
 };
-
-/// Bytes of a connection's buffer for what comes in; a response's head must fit it.
-pub const IN_BYTES: usize = 16 * 1024;
-/// Bytes of a connection's buffer for what goes out.
-pub const OUT_BYTES: usize = 8 * 1024;
-const _: () = assert!(2 * (IN_BYTES + OUT_BYTES) <= crate::budget::Budget::ROUTER.provider_buffer_bytes);
-/// Name lookups that may hang at once, each in a thread of its own.
-const LOOKUPS_MAX: usize = 4;
-/// Stack of a lookup's thread: glibc's resolver takes 64 KiB in one piece.
-const LOOKUP_STACK_BYTES: usize = 256 * 1024;
 
 static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
 
@@ -281,7 +272,7 @@ impl<In: Transport> Connector<In> for Dialler {
         let stream = dial(&self.0, &details.addrs)?;
         Ok(Some(Box::new(Line {
             stream,
-            buffers: LazyBuffers::new(IN_BYTES, OUT_BYTES),
+            buffers: LazyBuffers::new(PROVIDER_IN_BYTES, PROVIDER_OUT_BYTES),
             patience: self.0.clone(),
             unsendable: false,
         })))
@@ -399,7 +390,7 @@ impl Transport for Line {
     fn await_input(&mut self, _: NextTimeout) -> Result<bool, Error> {
         let input = self.buffers.input_append_buf();
         if input.is_empty() {
-            return Err(Error::LargeResponseHeader(IN_BYTES, IN_BYTES));
+            return Err(Error::LargeResponseHeader(PROVIDER_IN_BYTES, PROVIDER_IN_BYTES));
         }
         loop {
             match (&self.stream).read(input) {

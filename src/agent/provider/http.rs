@@ -7,6 +7,7 @@
 use super::Fault;
 use super::dial::{self, Halt, Patience, Times};
 use crate::agent::stop::Stop;
+use crate::budget::{PROVIDER_IN_BYTES, PROVIDER_OUT_BYTES};
 use crate::chunk::{Usage, shorten};
 use crate::config::{ApiKind, Provider};
 use serde::Deserialize;
@@ -150,8 +151,8 @@ fn config(provider: &Provider) -> Result<ureq::config::Config, Fault> {
         .accept_encoding("identity")
         .max_idle_connections(0)
         .max_idle_connections_per_host(0)
-        .input_buffer_size(dial::IN_BYTES)
-        .output_buffer_size(dial::OUT_BYTES)
+        .input_buffer_size(PROVIDER_IN_BYTES)
+        .output_buffer_size(PROVIDER_OUT_BYTES)
         .tls_config(TlsConfig::builder().root_certs(roots).build())
         .build())
 }
@@ -206,9 +207,10 @@ fn unreachable(provider: &Provider, error: &ureq::Error, halt: Option<Halt>) -> 
         ureq::Error::ConnectProxyFailed(text) => {
             (format!("the proxy of provider {name} did not connect: {text}"), true)
         }
-        ureq::Error::LargeResponseHeader(..) => {
-            (format!("the head of provider {name}'s answer is longer than {} bytes", dial::IN_BYTES), false)
-        }
+        ureq::Error::LargeResponseHeader(..) => (
+            format!("the head of provider {name}'s answer is longer than {} bytes", PROVIDER_IN_BYTES),
+            false,
+        ),
         error => (format!("provider {name} at {url} did not answer as HTTP: {error}"), true),
     };
     refusal(None, message, retryable, None)

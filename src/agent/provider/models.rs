@@ -8,7 +8,7 @@ use crate::config::{ApiKind, Provider};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 use std::io::{self, BufReader, Read};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Lists are read no further than this.
 const LIST_BYTES_MAX: u64 = 8 << 20;
@@ -31,12 +31,12 @@ pub fn models(
     }
     let mut times = http::times(provider);
     times.first_event = WAIT.min(times.first_event);
+    times.idle = WAIT.min(times.idle);
     let reply = http::open(provider, Request { url, body: None, times }, stop).map_err(text)?;
     if !reply.status.is_success() {
         return Err(text(http::failed(provider, reply)));
     }
-    let bounded =
-        Bounded { inner: reply.body.take(LIST_BYTES_MAX), in_string: false, escaped: false, length: 0 };
+    let bounded = Bounded::new(reply.body.take(LIST_BYTES_MAX), Instant::now() + WAIT);
     read(BufReader::with_capacity(4096, bounded), budget.models)
         .map_err(|error| format!("provider {} sent no list of models: {error}", provider.name))
 }
@@ -45,7 +45,7 @@ fn text(fault: Fault) -> String {
     match fault {
         Fault::Refusal { message, .. } | Fault::Cut { message, .. } | Fault::TooBig(message) => message,
         Fault::Stopped => "stopped".to_owned(),
-        Fault::Store(error) => format!("{error:?}"),
+        Fault::Store(error) => error.to_string(),
     }
 }
 
@@ -56,16 +56,27 @@ fn read(from: impl Read, most: usize) -> serde_json::Result<Vec<(String, Option<
     Ok(found)
 }
 
-/// Refuses JSON with a string so long that the parser would grow with it.
+/// Refuses JSON with a string so long that the parser would grow with it, and a list that comes too slowly as
+/// a whole.
 struct Bounded<R> {
     inner: R,
+    until: Instant,
     in_string: bool,
     escaped: bool,
     length: usize,
 }
 
+impl<R> Bounded<R> {
+    fn new(inner: R, until: Instant) -> Bounded<R> {
+        Bounded { inner, until, in_string: false, escaped: false, length: 0 }
+    }
+}
+
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if Instant::now() >= self.until {
+            return Err(io::Error::other(format!("it did not end within {} s", WAIT.as_secs())));
+        }
         let amount = self.inner.read(into)?;
         for byte in into.iter().take(amount) {
             self.length = if self.in_string { self.length + 1 } else { 0 };
@@ -208,6 +219,14 @@ struct Meta {
 mod tests {
     use super::*;
 
+    /// Bug: only silence was bounded. Effect: a provider that sent a byte a minute held everyone who asked
+    /// for the models. Mend: the list as a whole has a time.
+    #[test]
+    fn a_list_that_does_not_end_is_given_up() {
+        let mut late = Bounded::new(&b"{}"[..], Instant::now());
+        assert!(late.read(&mut [0; 8]).unwrap_err().to_string().contains("20 s"));
+    }
+
     #[test]
     fn lists_of_all_kinds_are_read() {
         let list = r#"{"object":"list","models":[{"x":[]}],"data":[{"id":"a","created":1},{"id":null},
@@ -231,7 +250,7 @@ mod tests {
     #[test]
     fn an_endless_string_is_refused_before_it_is_held() {
         let list = format!(r#"{{"data":[{{"id":"{}"}}]}}"#, "x".repeat(STRING_BYTES_MAX + 10));
-        let bounded = Bounded { inner: list.as_bytes(), in_string: false, escaped: false, length: 0 };
+        let bounded = Bounded::new(list.as_bytes(), Instant::now() + WAIT);
         assert!(read(bounded, 7).unwrap_err().to_string().contains("longer than 65536 bytes"));
     }
 }

@@ -134,7 +134,7 @@ impl Sse {
         }
         let (field, value) = match line.iter().position(|byte| *byte == b':') {
             Some(colon) => (line.split_at(colon).0, line.split_at(colon + 1).1),
-            None => (line, &line[line.len()..]),
+            None => line.split_at(line.len()),
         };
         let value = value.strip_prefix(b" ").unwrap_or(value);
         match field {

@@ -51,20 +51,7 @@ impl Sink for Taken {
 }
 
 pub(super) fn provider(kind: ApiKind, base_url: &str) -> Provider {
-    Provider {
-        name: "p".to_owned(),
-        kind,
-        base_url: base_url.to_owned(),
-        api_key: None,
-        models: Vec::new(),
-        max_tokens: 16_000,
-        context_tokens: 0,
-        first_event_s: 300,
-        idle_s: 90,
-        replay_reasoning: false,
-        proxy: String::new(),
-        ca_file: None,
-    }
+    Provider { base_url: base_url.to_owned(), ..Provider::new("p", kind) }
 }
 
 fn decode_pieces<D: Decoder>(mut decoder: D, pieces: &[&[u8]]) -> (Vec<Seen>, Result<Answer, Fault>) {

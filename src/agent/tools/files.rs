@@ -1,9 +1,9 @@
 //! `list_files` and `read_file`: beneath the working directory only.
 //!
-//! Every path goes through cap-std, which resolves it step by step beneath an open directory: no `..`, no absolute
-//! path and no symbolic link leads out, also when a link is exchanged meanwhile. Only regular files are opened, without
-//! waiting for a fifo's writer, and looked at once more after opening. Files are streamed; memory is 8 KiB and the
-//! output.
+//! Every path goes through cap-std, which resolves it step by step beneath an open directory: no `..`, no
+//! absolute path and no symbolic link leads out, also when a link is exchanged meanwhile. Only regular files
+//! are opened, without waiting for a fifo's writer, and looked at once more after opening. Files are
+//! streamed; memory is 8 KiB and the output.
 
 use super::output::{Cleaner, clean_line, looks_binary};
 use super::{Output, Patience, Place};
@@ -159,7 +159,8 @@ fn list_in(path: &str, place: &Place<'_>) -> Result<Output, String> {
 
 type Names = (Vec<Vec<u8>>, usize, Option<&'static str>);
 
-/// The first names in order, how many there are, and why the count ended early. Holds [`ENTRIES_MAX`] names at most.
+/// The first names in order, how many there are, and why the count ended early. Holds [`ENTRIES_MAX`] names
+/// at most.
 fn first_names(dir: &Dir, patience: &Patience<'_>) -> Result<Names, String> {
     let mut first = BinaryHeap::new();
     let mut total = 0;

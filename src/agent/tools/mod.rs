@@ -1,13 +1,11 @@
 //! Tools: what the model may do on this device.
 //!
-//! Schemas are static and in a fixed order, since they are part of the frozen prefix. Arguments are checked before a
-//! tool runs; a tool answers with text for the model and never panics on what it reads. Files are reached only through
-//! [`files::Root`], beneath the tab's working directory.
+//! Schemas are static and in a fixed order, since they are part of the frozen prefix. Arguments are checked
+//! before a tool runs; a tool answers with text for the model and never panics on what it reads. Files are
+//! reached only through [`files::Root`], beneath the tab's working directory.
 
 pub mod files;
 pub mod output;
-#[cfg(test)]
-pub mod scratch;
 pub mod search;
 pub mod system_info;
 
@@ -81,9 +79,10 @@ impl<'a> Patience<'a> {
 pub const NAMES: [&str; 4] = ["list_files", "read_file", "search", "system_info"];
 
 const SCHEMAS: &str = concat!(
-    r#"[{"name":"list_files","description":"List a directory below the working directory, with sizes in bytes.","#,
-    r#""parameters":{"type":"object","properties":{"path":{"type":"string","description":"\".\" is the working "#,
-    r#"directory"}},"required":["path"],"additionalProperties":false}},"#,
+    r#"[{"name":"list_files","description":"List a directory below the working directory, "#,
+    r#"with sizes in bytes.","#,
+    r#""parameters":{"type":"object","properties":{"path":{"type":"string","#,
+    r#""description":"\".\" is the working directory"}},"required":["path"],"additionalProperties":false}},"#,
     r#"{"name":"read_file","description":"Read a text file below the working directory.","#,
     r#""parameters":{"type":"object","properties":{"path":{"type":"string"},"#,
     r#""offset":{"type":"integer","description":"first line, from 1"},"#,
@@ -94,8 +93,8 @@ const SCHEMAS: &str = concat!(
     r#""parameters":{"type":"object","properties":{"query":{"type":"string"},"#,
     r#""path":{"type":"string","description":"file or directory; default \".\""}},"#,
     r#""required":["query"],"additionalProperties":false}},"#,
-    r#"{"name":"system_info","description":"This device: model, kernel, memory, load, uptime, disks, network "#,
-    r#"interfaces, clock, temperatures.","#,
+    r#"{"name":"system_info","description":"This device: model, kernel, memory, load, uptime, disks, "#,
+    r#"network interfaces, clock, temperatures.","#,
     r#""parameters":{"type":"object","properties":{},"additionalProperties":false}}]"#,
 );
 
@@ -176,10 +175,10 @@ fn checked<T: DeserializeOwned>(name: &str, arguments: &str) -> Result<T, String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::tools::scratch::Scratch;
+    use crate::testing::Dir;
 
     fn call(name: &str, arguments: &str) -> Output {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         std::fs::write(dir.path().join("a.txt"), "hello\n").unwrap();
         let stop = Stop::new().unwrap();
         run(name, arguments, &Place { workdir: dir.path(), budget: &Budget::ROUTER, stop: &stop })

@@ -1,7 +1,7 @@
 //! A tool's output as text for the model: cleaned while it streams, and kept as head and tail within a cap.
 //!
-//! Guaranteed whatever comes in, and however it is split: valid UTF-8, no escape sequence, no control byte but line
-//! feed and tab, never longer than the cap, cut only between characters. Memory: the cap, and 1 KiB.
+//! Guaranteed whatever comes in, and however it is split: valid UTF-8, no escape sequence, no control byte
+//! but line feed and tab, never longer than the cap, cut only between characters. Memory: the cap, and 1 KiB.
 
 use crate::chunk::{floor_boundary, shorten};
 use std::collections::VecDeque;
@@ -442,7 +442,10 @@ mod tests {
         }
 
         #[test]
-        fn splits_change_nothing(input in hostile(), cuts in proptest::collection::vec(any::<usize>(), 0..6)) {
+        fn splits_change_nothing(
+            input in hostile(),
+            cuts in proptest::collection::vec(any::<usize>(), 0..6),
+        ) {
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (input.len() + 1)).collect();
             cuts.sort_unstable();
             let mut pieces = Vec::new();

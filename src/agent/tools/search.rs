@@ -1,11 +1,12 @@
 //! `search`: a plain text in the files below a path, ignoring case.
 //!
-//! The walk is bounded in depth, names held, files, bytes and time, and says so when it ended early. Symbolic links are
-//! not followed, binary files and `.git` are skipped.
+//! The walk is bounded in depth, names held, files, bytes and time, and says so when it ended early. Symbolic
+//! links are not followed, binary files and `.git` are skipped.
 
 use super::files::{Root, show};
 use super::output::{clean_line, looks_binary};
 use super::{Output, Patience, Place};
+use crate::budget::SEARCH_PENDING_BYTES_MAX;
 use cap_std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -14,8 +15,6 @@ const HITS_MAX: usize = 200;
 const DEPTH_MAX: usize = 16;
 const FILES_MAX: usize = 20_000;
 const BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// Names of files and directories that wait for their turn.
-const PENDING_BYTES_MAX: usize = 192 * 1024;
 const QUERY_BYTES_MAX: usize = 1024;
 /// A longer line is searched piece by piece.
 const LINE_BYTES_MAX: u64 = 8 * 1024;
@@ -78,7 +77,7 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn push(&mut self, path: PathBuf, depth: usize, dir: bool) {
         let bytes = path.as_os_str().len() + size_of::<(PathBuf, usize, bool)>();
-        if depth > DEPTH_MAX || self.pending_bytes + bytes > PENDING_BYTES_MAX {
+        if depth > DEPTH_MAX || self.pending_bytes + bytes > SEARCH_PENDING_BYTES_MAX {
             self.left_out += 1;
             return;
         }
@@ -258,15 +257,15 @@ impl Needle {
 mod tests {
     use super::*;
     use crate::agent::stop::Stop;
-    use crate::agent::tools::scratch::Scratch;
     use crate::budget::Budget;
+    use crate::testing::Dir;
 
-    fn find(dir: &Scratch, query: &str, path: &str) -> Output {
+    fn find(dir: &Dir, query: &str, path: &str) -> Output {
         let stop = Stop::new().unwrap();
         run(query, path, &Place { workdir: dir.path(), budget: &Budget::ROUTER, stop: &stop })
     }
 
-    fn write(dir: &Scratch, name: &str, content: impl AsRef<[u8]>) {
+    fn write(dir: &Dir, name: &str, content: impl AsRef<[u8]>) {
         let path = dir.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
@@ -274,7 +273,7 @@ mod tests {
 
     #[test]
     fn hits_come_in_order_with_path_and_line_whatever_the_case() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         write(&dir, "b/x.txt", "one\ntwo Needle\n\tNEEDLE and needle\n");
         write(&dir, "a.txt", "needle without line end");
         write(&dir, ".git/c", "needle");
@@ -291,8 +290,8 @@ mod tests {
 
     #[test]
     fn links_binaries_pipes_and_ways_out_are_not_searched() {
-        let dir = Scratch::new();
-        let outside = Scratch::new();
+        let dir = Dir::new();
+        let outside = Dir::new();
         write(&outside, "secret", "needle");
         write(&dir, "binary", b"needle\0\x01");
         std::os::unix::fs::symlink(outside.path(), dir.path().join("out")).unwrap();
@@ -309,7 +308,7 @@ mod tests {
 
     #[test]
     fn hits_and_lines_are_bounded_and_cut_between_characters() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         write(&dir, "many", "needle\n".repeat(1000));
         let text = find(&dir, "needle", ".").text;
         assert_eq!(text.lines().count(), HITS_MAX + 1);
@@ -323,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_hit_across_two_pieces_of_a_long_line_is_found_once() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         for before in LINE_BYTES_MAX as usize - 8..LINE_BYTES_MAX as usize + 2 {
             write(&dir, "long", "x".repeat(before) + "needle" + &"y".repeat(9000));
             assert_eq!(find(&dir, "needle", ".").text.lines().count(), 1, "{before}");
@@ -333,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_deep_tree_ends_and_a_stop_is_honoured() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         write(&dir, &("d/".repeat(40) + "f"), "needle");
         let text = find(&dir, "needle", ".").text;
         assert!(text.contains("could not be searched"), "{text}");
@@ -345,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_blank_or_long_query_is_refused() {
-        let dir = Scratch::new();
+        let dir = Dir::new();
         for query in ["", "  ", "a\nb", &"q".repeat(2000)] {
             assert!(find(&dir, query, ".").is_error);
         }

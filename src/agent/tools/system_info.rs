@@ -1,5 +1,5 @@
-//! `system_info`: what an owner asks a router. Read from `/proc` and `/sys`, without a command and without a wait:
-//! mounts over the network are named but not asked, since a dead server would never answer.
+//! `system_info`: what an owner asks a router. Read from `/proc` and `/sys`, without a command and without a
+//! wait: mounts over the network are named but not asked, since a dead server would never answer.
 
 use super::Output;
 use super::output::{clean_line, cut};
@@ -205,7 +205,8 @@ mod tests {
     fn lines_say_what_proc_says() {
         assert_eq!(
             memory(
-                "MemTotal:  62000 kB\nMemFree: 1 kB\nMemAvailable:   2048 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n"
+                "MemTotal:  62000 kB\nMemFree: 1 kB\nMemAvailable:   2048 kB\n\
+                 SwapTotal: 0 kB\nSwapFree: 0 kB\n"
             ),
             "memory: 60 MiB, 2 MiB available"
         );

@@ -7,7 +7,8 @@
 use super::Spec;
 use super::history::Item;
 use super::openai::tools;
-use super::out::{Out, quoted};
+use super::out::Out;
+use crate::chunk::json;
 use std::fmt::Write;
 
 /// A cache mark.
@@ -72,7 +73,7 @@ impl Fields {
 /// which thinking with a budget does not allow.
 pub fn head(spec: &Spec<'_>, fields: &Fields, bare_calls: bool) -> String {
     let mut head =
-        format!(r#"{{"model":{},"max_tokens":{},"stream":true"#, quoted(spec.model), spec.max_tokens.max(1));
+        format!(r#"{{"model":{},"max_tokens":{},"stream":true"#, json(spec.model), spec.max_tokens.max(1));
     let _ = match fields.thinking {
         Thinking::Adaptive => write!(head, r#","thinking":{{"type":"adaptive","display":"summarized"}}"#),
         Thinking::Budget(tokens) if !bare_calls => {
@@ -81,10 +82,10 @@ pub fn head(spec: &Spec<'_>, fields: &Fields, bare_calls: bool) -> String {
         _ => Ok(()),
     };
     if let Some(effort) = spec.effort.filter(|_| fields.effort) {
-        let _ = write!(head, r#","output_config":{{"effort":{}}}"#, quoted(effort));
+        let _ = write!(head, r#","output_config":{{"effort":{}}}"#, json(effort));
     }
     if !spec.prefix.system.trim().is_empty() {
-        let system = quoted(&spec.prefix.system);
+        let system = json(&spec.prefix.system);
         let _ = write!(head, r#","system":[{{"type":"text","text":{system}{MARK}}}]"#);
     }
     let tools = tools(spec.prefix);
@@ -214,11 +215,8 @@ impl Writer {
             }
             Item::Call { new, id, name, arguments } => {
                 if new {
-                    let block = format!(
-                        r#"{{"type":"tool_use","id":{},"name":{},"input":"#,
-                        quoted(id),
-                        quoted(name)
-                    );
+                    let block =
+                        format!(r#"{{"type":"tool_use","id":{},"name":{},"input":"#, json(id), json(name));
                     self.begin(Role::Assistant, Open::NoInput, &block, out);
                 }
                 if !arguments.is_empty() {
@@ -232,7 +230,7 @@ impl Writer {
 
     fn result(&mut self, new: bool, id: &str, text: &str, end: Option<bool>, out: &mut Out) {
         if new {
-            let block = format!(r#"{{"type":"tool_result","tool_use_id":{}"#, quoted(id));
+            let block = format!(r#"{{"type":"tool_result","tool_use_id":{}"#, json(id));
             self.begin(Role::User, Open::NoContent, &block, out);
         }
         if !text.is_empty() && self.open == Open::NoContent {

@@ -5,7 +5,8 @@
 
 use super::Spec;
 use super::history::{Item, Pass};
-use super::out::{Out, quoted};
+use super::out::Out;
+use crate::chunk::json;
 use crate::store::Prefix;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -54,7 +55,7 @@ pub fn tools(prefix: &Prefix) -> Vec<Tool<'_>> {
 
 /// Everything before the first message, the system prompt's message included.
 pub fn head(spec: &Spec<'_>, fields: &Fields) -> String {
-    let mut head = format!(r#"{{"model":{},"stream":true"#, quoted(spec.model));
+    let mut head = format!(r#"{{"model":{},"stream":true"#, json(spec.model));
     if fields.stream_options {
         head.push_str(r#","stream_options":{"include_usage":true}"#);
     }
@@ -63,7 +64,7 @@ pub fn head(spec: &Spec<'_>, fields: &Fields) -> String {
         let _ = write!(head, r#","{name}":{}"#, spec.max_tokens);
     }
     if let Some(effort) = spec.effort.filter(|_| fields.effort) {
-        let _ = write!(head, r#","reasoning_effort":{}"#, quoted(effort));
+        let _ = write!(head, r#","reasoning_effort":{}"#, json(effort));
     }
     let tools = if fields.tools { tools(spec.prefix) } else { Vec::new() };
     for (at, tool) in tools.iter().enumerate() {
@@ -78,7 +79,7 @@ pub fn head(spec: &Spec<'_>, fields: &Fields) -> String {
     }
     head.push_str(r#","messages":["#);
     if !spec.prefix.system.is_empty() {
-        let _ = write!(head, r#"{{"role":"system","content":{}}}"#, quoted(&spec.prefix.system));
+        let _ = write!(head, r#"{{"role":"system","content":{}}}"#, json(&spec.prefix.system));
     }
     head
 }
@@ -192,7 +193,7 @@ impl Writer {
             }
             Item::Result { new, id, text, .. } => {
                 if new {
-                    let message = format!(r#"{{"role":"tool","tool_call_id":{},"content":""#, quoted(id));
+                    let message = format!(r#"{{"role":"tool","tool_call_id":{},"content":""#, json(id));
                     self.begin(Open::Result, &message, out);
                 }
                 out.escaped(text);
@@ -227,8 +228,8 @@ impl Writer {
         }
         out.raw(&format!(
             r#"{{"id":{},"type":"function","function":{{"name":{},"arguments":""#,
-            quoted(id),
-            quoted(name)
+            json(id),
+            json(name)
         ));
         self.open = Open::Arguments { any: false };
     }

@@ -96,38 +96,12 @@ impl Out {
     }
 }
 
-/// Escapes as serde_json does.
+/// `text` as serde_json writes it, without the quotes.
 fn escape(text: &str, into: &mut Vec<u8>) {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
-    into.reserve(text.len());
-    let mut rest = text.as_bytes();
-    while let Some(at) = rest.iter().position(|byte| matches!(byte, 0..=0x1f | b'"' | b'\\')) {
-        let (plain, tail) = rest.split_at(at);
-        into.extend_from_slice(plain);
-        let byte = tail[0];
-        match byte {
-            b'"' | b'\\' => into.extend_from_slice(&[b'\\', byte]),
-            b'\n' => into.extend_from_slice(b"\\n"),
-            b'\r' => into.extend_from_slice(b"\\r"),
-            b'\t' => into.extend_from_slice(b"\\t"),
-            0x08 => into.extend_from_slice(b"\\b"),
-            0x0c => into.extend_from_slice(b"\\f"),
-            _ => {
-                into.extend_from_slice(b"\\u00");
-                into.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-            }
-        }
-        rest = tail.split_at(1).1;
-    }
-    into.extend_from_slice(rest);
-}
-
-/// `text` as a JSON string with its quotes.
-pub fn quoted(text: &str) -> String {
-    let mut bytes = vec![b'"'];
-    escape(text, &mut bytes);
-    bytes.push(b'"');
-    String::from_utf8(bytes).expect("escaping inserts ASCII between whole characters")
+    let start = into.len();
+    serde_json::to_writer(&mut *into, text).expect("writing text into memory does not fail");
+    into.pop();
+    into.remove(start);
 }
 
 #[cfg(test)]
@@ -137,8 +111,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn quoted_is_what_serde_writes(text in any::<String>()) {
-            prop_assert_eq!(quoted(&text), serde_json::to_string(&text).unwrap());
+        fn escaped_text_is_the_inside_of_a_string(before in any::<String>(), text in any::<String>()) {
+            let mut out = Out::keeping();
+            out.raw(&before);
+            out.escaped(&text);
+            let whole = serde_json::to_string(&text).unwrap();
+            let inside = whole.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap();
+            prop_assert_eq!(out.bytes().to_vec(), format!("{before}{inside}").into_bytes());
         }
 
         #[test]

@@ -3,6 +3,7 @@
 //! Rows and turns are read while they are written out, a batch at a time; no statement lives across a write.
 
 use super::{Query, digits, known_tab, store_fault};
+use crate::budget::RESULT_PAGE_BYTES;
 use crate::chunk::{Seq, TabNo, TurnNo, Usage, shorten};
 use crate::net::respond::{Fault, Reply};
 use crate::net::{Shared, json};
@@ -10,9 +11,6 @@ use crate::store::{Edge, Store, StoreError, Turn};
 use serde::Serialize;
 use std::io;
 use std::sync::Arc;
-
-/// Text of one page of a result.
-const RESULT_PAGE: usize = 16 * 1024;
 
 /// `GET …/chunks`.
 pub fn chunks(shared: &Shared, query: &Query, tab: TabNo) -> Result<Reply, Fault> {
@@ -70,7 +68,7 @@ impl Rows {
 }
 
 fn broken(e: StoreError) -> io::Error {
-    io::Error::other(format!("the log cannot be read: {e:?}"))
+    io::Error::other(format!("the log cannot be read: {e}"))
 }
 
 /// `GET …/turns`.
@@ -81,8 +79,8 @@ pub fn turns(shared: &Shared, query: &Query, tab: TabNo) -> Result<Reply, Fault>
     // Turn by turn: one may have hundreds of steps. Ordinals have no gaps.
     let store = shared.store.clone();
     let newest = store.turns(tab, before, 1).map_err(store_fault)?.last().map_or(0, |turn| turn.ordinal);
-    let ordinals: Vec<u64> = (newest.saturating_sub(limit) + 1..=newest).collect();
-    let render = move |ordinal: &u64| {
+    let ordinals = newest.saturating_sub(limit) + 1..=newest;
+    let render = move |ordinal: u64| {
         let turns = store.turns(tab, Some(ordinal + 1), 1).map_err(broken)?;
         let turn = turns.last().ok_or_else(|| io::Error::other("the tab was erased meanwhile"))?;
         Ok(turn_json(turn))
@@ -199,7 +197,7 @@ impl Page {
             self.start = begin + from;
         }
         let rest = part.split_at(from).1;
-        let fits = shorten(rest, RESULT_PAGE - self.text.len());
+        let fits = shorten(rest, RESULT_PAGE_BYTES - self.text.len());
         self.text.push_str(fits);
         self.full = fits.len() < rest.len();
     }
@@ -221,7 +219,7 @@ mod tests {
                 let mut page = Page::new(offset);
                 parts.iter().for_each(|part| page.take(part));
                 prop_assert_eq!(page.bytes, whole.len());
-                prop_assert!(page.text.len() <= RESULT_PAGE);
+                prop_assert!(page.text.len() <= RESULT_PAGE_BYTES);
                 joined.push_str(&page.text);
                 let next = page.start + page.text.len();
                 if next >= page.bytes {

@@ -29,7 +29,7 @@ impl Session<'_> {
     /// Shows a tab with one page of its rows; what the client held of it is replaced.
     pub(super) fn replace(&mut self, req: &str, tab: TabNo, place: Place) -> Result<(), Gone> {
         let Some(snapshot) = self.snapshot(tab) else {
-            self.view = None;
+            self.show_none();
             return Ok(());
         };
         let (rows, bytes) = self.page_limit(Some(u64::MAX));
@@ -51,14 +51,10 @@ impl Session<'_> {
 
     /// Takes the snapshot and, in the same moment, makes the tab the visible one.
     fn snapshot(&self, tab: TabNo) -> Option<Snapshot> {
-        let snapshot = self.shared.agent.look(tab, |live: &Live| {
+        self.shared.agent.look(tab, |live: &Live| {
             self.mailbox.show(Some(tab));
             Snapshot { newest: live.newest, turn: live.turn, open: live.open.clone() }
-        });
-        if snapshot.is_none() {
-            self.mailbox.show(None);
-        }
-        snapshot
+        })
     }
 
     fn first_page(

@@ -1,19 +1,19 @@
 use super::*;
 use crate::agent::stop::Stop;
-use crate::agent::tools::scratch::Scratch;
 use crate::budget::Budget;
+use crate::testing::Dir;
 use std::os::unix::fs::symlink;
 
-fn with<R>(dir: &Scratch, run: impl FnOnce(&Place<'_>) -> R) -> R {
+fn with<R>(dir: &Dir, run: impl FnOnce(&Place<'_>) -> R) -> R {
     let stop = Stop::new().unwrap();
     run(&Place { workdir: dir.path(), budget: &Budget::ROUTER, stop: &stop })
 }
 
-fn read_all(dir: &Scratch, path: &str) -> Output {
+fn read_all(dir: &Dir, path: &str) -> Output {
     with(dir, |place| read(path, None, None, place))
 }
 
-fn list_all(dir: &Scratch, path: &str) -> Output {
+fn list_all(dir: &Dir, path: &str) -> Output {
     with(dir, |place| list(path, place))
 }
 
@@ -22,8 +22,8 @@ fn fifo(path: &Path) {
 }
 
 /// A working directory with ways out of it.
-fn prison() -> (Scratch, Scratch) {
-    let (dir, outside) = (Scratch::new(), Scratch::new());
+fn prison() -> (Dir, Dir) {
+    let (dir, outside) = (Dir::new(), Dir::new());
     std::fs::write(outside.path().join("secret"), "secret\n").unwrap();
     std::fs::create_dir(dir.path().join("sub")).unwrap();
     std::fs::write(dir.path().join("sub/in"), "inside\n").unwrap();
@@ -127,14 +127,14 @@ fn a_listing_is_sorted_and_says_what_each_entry_is() {
 
 #[test]
 fn a_large_directory_is_capped_with_a_note() {
-    let dir = Scratch::new();
+    let dir = Dir::new();
     for at in 0..700 {
         std::fs::write(dir.path().join(format!("{at:04}")), "").unwrap();
     }
     let text = list_all(&dir, ".").text;
     assert!(text.starts_with("700 entries in .:\n0000 0\n0001 0\n"));
     assert!(text.contains("\n0499 0\n[the first 500 of 700 by name"), "{text}");
-    let dir = Scratch::new();
+    let dir = Dir::new();
     for at in 0..400 {
         std::fs::write(dir.path().join(format!("{at:04}{}", "n".repeat(240))), "").unwrap();
     }
@@ -143,7 +143,7 @@ fn a_large_directory_is_capped_with_a_note() {
 }
 
 fn read_lines(content: &[u8], offset: Option<u64>, limit: Option<u64>) -> Output {
-    let dir = Scratch::new();
+    let dir = Dir::new();
     std::fs::write(dir.path().join("f"), content).unwrap();
     with(&dir, |place| read("f", offset, limit, place))
 }
@@ -170,7 +170,7 @@ fn lines_are_counted_from_one_and_more_is_told() {
 
 #[test]
 fn a_long_file_is_read_in_pages_that_join_without_loss() {
-    let dir = Scratch::new();
+    let dir = Dir::new();
     let whole: String = (1..=20_000).map(|line| format!("line {line} é\n")).collect();
     std::fs::write(dir.path().join("f"), &whole).unwrap();
     let mut joined = String::new();
@@ -207,7 +207,7 @@ fn an_endless_line_is_cut_at_a_character_and_the_next_is_reachable() {
 #[test]
 fn a_binary_file_is_only_its_size_and_a_sparse_giant_costs_nothing() {
     assert_eq!(read_lines(b"\x7fELF\0\x01", None, None).text, "[binary file, 6 bytes]");
-    let dir = Scratch::new();
+    let dir = Dir::new();
     let file = std::fs::File::create(dir.path().join("giant")).unwrap();
     file.set_len(1 << 40).unwrap();
     assert_eq!(read_all(&dir, "giant").text, format!("[binary file, {} bytes]", 1u64 << 40));
@@ -215,7 +215,7 @@ fn a_binary_file_is_only_its_size_and_a_sparse_giant_costs_nothing() {
 
 #[test]
 fn a_stop_ends_a_long_read() {
-    let dir = Scratch::new();
+    let dir = Dir::new();
     std::fs::write(dir.path().join("f"), "x\n".repeat(10_000)).unwrap();
     let stop = Stop::new().unwrap();
     stop.raise();
