@@ -337,7 +337,9 @@ impl Turn<'_> {
 
     fn run_tool(&self, call: &Call, workdir: &Path) -> Result<tools::Output, StoreError> {
         if !call.good {
-            let text = "the arguments are not a JSON object; nothing was run".to_owned();
+            let text = "the arguments are not a JSON object that can be read (no NUL, no half of a \
+                        surrogate pair, at most 127 levels); nothing was run"
+                .to_owned();
             return Ok(tools::Output { text, is_error: true, ..Default::default() });
         }
         self.agent.store.start_call(self.job.tab, &call.id)?;

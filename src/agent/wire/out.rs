@@ -96,7 +96,7 @@ impl Out {
     }
 }
 
-/// Escapes as serde_json does.
+/// Escapes as serde_json does, but for NUL: providers refuse a request that has one anywhere, for ever after.
 fn escape(text: &str, into: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     into.reserve(text.len());
@@ -112,6 +112,7 @@ fn escape(text: &str, into: &mut Vec<u8>) {
             b'\t' => into.extend_from_slice(b"\\t"),
             0x08 => into.extend_from_slice(b"\\b"),
             0x0c => into.extend_from_slice(b"\\f"),
+            0 => into.extend_from_slice("\u{fffd}".as_bytes()),
             _ => {
                 into.extend_from_slice(b"\\u00");
                 into.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
@@ -122,7 +123,7 @@ fn escape(text: &str, into: &mut Vec<u8>) {
     into.extend_from_slice(rest);
 }
 
-/// `text` as a JSON string with its quotes.
+/// `text` as a JSON string with its quotes, and U+FFFD for each NUL.
 pub fn quoted(text: &str) -> String {
     let mut bytes = vec![b'"'];
     escape(text, &mut bytes);
@@ -134,6 +135,14 @@ pub fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_nul_never_goes_on_the_wire() {
+        assert_eq!(quoted("a\0b\u{1}"), "\"a\u{fffd}b\\u0001\"");
+        let mut out = Out::keeping();
+        out.escaped("\0");
+        assert_eq!(out.bytes(), "\u{fffd}".as_bytes());
+    }
 
     proptest! {
         #[test]
