@@ -393,12 +393,18 @@ impl Turn<'_> {
     /// Ends the turn durably and tells everyone; if the store cannot, tries again later.
     fn seal(&mut self) -> Pause {
         let Some(ending) = self.job.ending.clone() else { return Pause::Ended };
-        match self.try_seal(&ending) {
+        let mut sealed = self.try_seal(&ending);
+        if matches!(sealed, Err(StoreError::NoSpace(_))) {
+            let store = self.agent.store.clone();
+            sealed = store.with_last_room(|| self.try_seal(&ending));
+        }
+        match sealed {
             Ok(()) => Pause::Ended,
             Err(error) => {
                 log::error!("turn {} cannot be sealed: {error:?}", self.job.turn);
-                let message = "the store cannot write the end of this turn; trying again";
-                self.agent.show_trouble(self.job.tab, message);
+                let message = format!("the end of this turn cannot be written: {error}");
+                // The turn is not over: only `turn-sealed` says that.
+                self.agent.show_retry(self.job.tab, 1, SEAL_AGAIN, &message);
                 Pause::Later(SEAL_AGAIN)
             }
         }

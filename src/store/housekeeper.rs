@@ -59,6 +59,24 @@ impl Store {
         if bytes >= limit { Err(at_limit(bytes, limit).into()) } else { Ok(()) }
     }
 
+    /// Lets `work` have the room that is kept for the end of turns that ran when the database became full.
+    pub fn with_last_room<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.set_most_pages(conn::LAST_ROOM_BYTES);
+        let done = work();
+        self.set_most_pages(0);
+        done
+    }
+
+    fn set_most_pages(&self, more: usize) {
+        let pages = conn::most_pages(self.budget) + more / conn::PAGE_BYTES;
+        let set = |writer: &Writer| {
+            writer.conn.query_row(&format!("PRAGMA max_page_count={pages}"), [], |_| Ok(()))
+        };
+        if let Some(Err(error)) = self.writer().as_ref().map(set) {
+            ::log::warn!("cannot change the database's limit: {error}");
+        }
+    }
+
     /// Checkpoints if the write-ahead log is over its budget.
     pub(super) fn checkpoint_if_long(&self) {
         if self.measure().1 > self.budget.wal_bytes as u64 {
