@@ -291,6 +291,20 @@ fn a_turn_that_filled_the_database_can_still_be_ended() {
     store.create_tab(&NewTab::default()).unwrap();
 }
 
+/// A flood of 50 MB left a log of 85 MB, because the housekeeper came only now and then.
+#[test]
+fn the_write_ahead_log_is_bounded_without_the_housekeeper() {
+    let dir = Dir::new();
+    let limits = budget(|budget| budget.wal_bytes = 64 * 1024);
+    let store = Store::open(dir.path(), limits).unwrap();
+    let tab = store.create_tab(&NewTab::default()).unwrap().no;
+    let turn = begin(&store, tab, 1);
+    for seq in 2..300 {
+        store.append(tab, &[text_row(turn, seq, 1, &"x".repeat(8000))]).unwrap();
+        assert!(store.status().wal_bytes <= 5 * 64 * 1024, "{:?}", store.status());
+    }
+}
+
 #[test]
 fn a_disk_without_space_is_an_error_until_a_write_succeeds_again() {
     let (_dir, store, tab) = store();
