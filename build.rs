@@ -49,9 +49,14 @@ fn walk(dir: &Path, prefix: &str, names: &mut Vec<String>) {
     }
 }
 
-/// The client's own scripts and styles without comments of whole lines, indentation and blank lines: a fifth less to
-/// send to a browser on a slow link. Nothing else is touched, and `--static-dir` serves the files as they are. (Its
-/// sources hold no string over several lines; a test of the client sees to that.)
+/// In this order. A blank before a colon stays: in a selector it means "anywhere inside".
+const CSS_SHORTER: [(&str, &str); 8] =
+    [("\n", " "), (": ", ":"), ("; ", ";"), (", ", ","), (" {", "{"), ("{ ", "{"), ("} ", "}"), (";}", "}")];
+
+/// The client's own scripts and styles without comments of whole lines, indentation and blank lines: a fifth
+/// less to send to a browser on a slow link. Nothing else is touched, and `--static-dir` serves the files as they
+/// are. (Its sources hold no string over several lines; a test of the client sees to that.) Styles, where a blank
+/// beside a delimiter means nothing, become one line.
 fn slim(name: &str, plain: Vec<u8>) -> Vec<u8> {
     if name.starts_with("vendor/") || !(name.ends_with(".js") || name.ends_with(".css")) {
         return plain;
@@ -66,6 +71,11 @@ fn slim(name: &str, plain: Vec<u8>) -> Vec<u8> {
             out.push('\n');
         }
         comment &= !line.ends_with("*/");
+    }
+    if name.ends_with(".css") {
+        for (from, to) in CSS_SHORTER {
+            out = out.replace(from, to);
+        }
     }
     out.into_bytes()
 }

@@ -49,7 +49,7 @@ pub struct Provider {
     pub replay_reasoning: bool,
     /// URL of a proxy, or empty
     pub proxy: String,
-    /// a PEM file of further certificate authorities
+    /// a PEM file of certificate authorities, in place of the built-in ones
     pub ca_file: Option<PathBuf>,
 }
 

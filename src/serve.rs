@@ -51,6 +51,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     if config.providers.is_empty() {
         log::warn!("no model yet: {}", check::NO_PROVIDER);
     }
+    // What only the start needed.
+    sys::give_back_code();
     wait_for_end(&mut signals, options, &agent);
     watch_the_end(signals);
     agent.shut_down();
@@ -157,9 +159,26 @@ fn make_dir(dir: &Path) -> Result<(), String> {
     })
 }
 
-/// After so many seconds without a turn the pages of code that only the start or turns need are given back; the second
-/// time is after the checkpoint that follows the last write.
+/// After so many seconds at rest the pages of code that only the start, a page's loading or turns need are
+/// given back; the second time is after the checkpoint that follows the last write.
 const REST_S: [u32; 2] = [2, 12];
+
+/// How long nothing has happened, told by what differs from one second to the next: a turn may begin and end
+/// in between.
+#[derive(Default)]
+struct Rest {
+    seconds: u32,
+    sealed_turns: u64,
+    connections: usize,
+}
+
+impl Rest {
+    fn round(&mut self, sealed_turns: u64, connections: usize, turns: usize) {
+        let same = turns == 0 && (sealed_turns, connections) == (self.sealed_turns, self.connections);
+        let seconds = if same { self.seconds.saturating_add(1) } else { 0 };
+        *self = Rest { seconds, sealed_turns, connections };
+    }
+}
 
 /// What is done every second; ends when dropped.
 struct Housekeeper {
@@ -173,9 +192,9 @@ impl Housekeeper {
         let seen = stop.clone();
         let thread = std::thread::Builder::new().name("housekeeper".to_owned());
         let thread = thread.stack_size(HOUSEKEEPER_STACK_BYTES).spawn(move || {
-            let mut rested = 0;
+            let mut rest = Rest::default();
             while !seen.wait(Duration::from_secs(1)) {
-                let round = std::panic::AssertUnwindSafe(|| keep_house(&store, &mut rested));
+                let round = std::panic::AssertUnwindSafe(|| keep_house(&store, &mut rest));
                 if std::panic::catch_unwind(round).is_err() {
                     METERS.panics.count();
                 }
@@ -186,13 +205,13 @@ impl Housekeeper {
     }
 }
 
-fn keep_house(store: &Store, rested: &mut u32) {
+fn keep_house(store: &Store, rest: &mut Rest) {
     store.housekeep();
     let (used, peak) = sys::sqlite_heap();
     METERS.sqlite_bytes.set(peak);
     METERS.sqlite_bytes.set(used);
-    *rested = if METERS.turns.used() > 0 { 0 } else { rested.saturating_add(1) };
-    if REST_S.contains(rested) {
+    rest.round(store.status().sealed_turns, METERS.connections.used(), METERS.turns.used());
+    if REST_S.contains(&rest.seconds) {
         sys::give_back_code();
     }
 }
@@ -313,6 +332,22 @@ impl Edge {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_turn_between_two_looks_ends_the_rest() {
+        let mut rest = Rest::default();
+        let mut check = |sealed, connections, turns, seconds| {
+            rest.round(sealed, connections, turns);
+            assert_eq!(rest.seconds, seconds, "{sealed} sealed, {connections} connections, {turns} turns");
+        };
+        check(0, 0, 0, 1);
+        check(0, 0, 0, 2);
+        check(1, 0, 0, 0);
+        check(1, 0, 0, 1);
+        check(1, 3, 0, 0);
+        check(1, 3, 1, 0);
+        check(1, 3, 0, 1);
+    }
 
     #[test]
     fn a_taken_port_is_told_with_address_and_option() {

@@ -31,12 +31,18 @@ const socket = () =>
 const small = (navigator.deviceMemory || 4) < 2;
 const session = new Session({ api, storage, socket, clock, wish: small ? SMALL_WISH : {} });
 
-let device = null;
+/** Pages beside the log, by their address; each is loaded when it is first wanted. */
+const PAGES = {
+  device: () => import('./view/device.js').then(({ DeviceView }) => new DeviceView(api, deeds)),
+  archived: () => import('./view/archived.js').then(({ ArchivedView }) => new ArchivedView(api, deeds)),
+};
+const pages = {};
 let models = null;
 let modelsAt = 0;
 let status = null;
 
-const place = () => (location.hash === '#/device' ? 'device' : session.current);
+const address = () => location.hash.slice(2);
+const place = () => (address() in PAGES ? address() : session.current);
 
 /**
  * Runs what may be refused, and tells.
@@ -55,6 +61,9 @@ async function attempt(act) {
   }
 }
 
+/** @param {string} title  what fits into one line of a small message */
+const brief = (title) => (title.length > 48 ? `${[...title].slice(0, 45).join('').trimEnd()}…` : title);
+
 const tabPath = (rest = '') => `/api/tabs/${session.current}${rest}`;
 
 const deeds = {
@@ -63,6 +72,7 @@ const deeds = {
   models: () => models,
   status: () => status,
   draftModel: () => storage.get('draftModel') || (models && models.models[0] && models.models[0].id),
+  away: () => !byId('banner').hidden,
   sheet: (open) => side.sheet(open),
   focus: () => composer.focus(),
   stop: () => attempt(() => api.post(tabPath('/stop'))),
@@ -93,17 +103,20 @@ const deeds = {
     bar.draw();
     return undefined;
   },
+  bringBack: (id) =>
+    attempt(async () => {
+      // Known here at once: the address is looked up before the server's frame may have come.
+      const tab = await api.patch(`/api/tabs/${id}`, { archived: false });
+      session.tabs.set(id, tab);
+      location.hash = `#/${id}`;
+    }),
   async archive() {
     const id = session.current;
     const { title } = session.tabs.get(id);
     if (!(await attempt(() => api.patch(`/api/tabs/${id}`, { archived: true })))) return;
     location.hash = '#/new';
-    const act = () =>
-      attempt(async () => {
-        await api.patch(`/api/tabs/${id}`, { archived: false });
-        location.hash = `#/${id}`;
-      });
-    notifier.toast(S.archived(title || S.untitled), { word: S.undo, act });
+    const act = () => deeds.bringBack(id);
+    notifier.toast(S.archived(brief(title || S.untitled)), { word: S.undo, act });
   },
 };
 
@@ -150,7 +163,7 @@ const reactions = {
     composer.moved();
     storage.set('lastTab', session.current);
     const wanted = session.current ? `#/${session.current}` : '#/new';
-    if (location.hash !== wanted && location.hash !== '#/device') history.replaceState(null, '', wanted);
+    if (location.hash !== wanted && !(address() in PAGES)) history.replaceState(null, '', wanted);
   },
   welcome: () => route(),
   approvals: drawTabs,
@@ -179,23 +192,26 @@ function denied() {
 
 /** The device changed under an open page, or the address did. */
 function route() {
-  const wanted = location.hash.slice(2);
-  const onDevice = wanted === 'device';
-  showDevice(onDevice);
-  byId('log').hidden = byId('foot').hidden = onDevice;
-  if (!onDevice && wanted !== 'new' && session.tabs.has(wanted)) session.show(wanted);
-  else if (!onDevice && wanted === 'new') session.show(null);
-  else if (!onDevice && session.epoch) session.show(newestTab());
+  const wanted = address();
+  const aside = wanted in PAGES;
+  Object.keys(PAGES).forEach(showPage);
+  byId('log').hidden = byId('foot').hidden = aside;
+  if (!aside && wanted !== 'new' && session.tabs.has(wanted)) session.show(wanted);
+  else if (!aside && wanted === 'new') session.show(null);
+  else if (!aside && session.epoch) {
+    if (wanted) notifier.toast(S.noSuchTab);
+    session.show(newestTab());
+  }
   drawTabs();
 }
 
-/** The device's page is loaded when it is first wanted. */
-async function showDevice(on) {
-  if (on && !device) {
-    const { DeviceView } = await import('./view/device.js');
-    device = device || new DeviceView(api, deeds);
+/** @param {string} name */
+async function showPage(name) {
+  if (address() === name && !pages[name]) {
+    const page = await PAGES[name]();
+    pages[name] = pages[name] || page;
   }
-  if (device) device.show(on && location.hash === '#/device');
+  if (pages[name]) pages[name].show(address() === name);
 }
 
 function newestTab() {

@@ -26,13 +26,14 @@ struct Line {
 /// All figures so far.
 pub struct Report {
     lines: Vec<Line>,
+    load: String,
 }
 
 impl Report {
     /// An empty one; prints the table's head.
     pub fn new() -> Report {
         say(&format!("{:<66} {:>14}   goal", "figure", "measured"));
-        Report { lines: Vec::new() }
+        Report { lines: Vec::new(), load: read("/proc/loadavg") }
     }
 
     /// Adds a figure in some unit.
@@ -53,7 +54,8 @@ impl Report {
     pub fn write(&self, path: &str) -> Result<(), Oops> {
         let mut text =
             String::from("# Measurements\n\nMade by `cargo bench`; goals are those of the design.\n\n");
-        writeln!(text, "{}\n", machine())?;
+        let load = self.load.split(' ').next().unwrap_or("?");
+        writeln!(text, "{} Load average at the start, from other work: {load}.\n", machine())?;
         text.push_str("| figure | measured | goal |\n|---|---|---|\n");
         for line in &self.lines {
             writeln!(text, "| {} | {} | {} |", line.figure, line.value.trim(), line.goal.trim())?;
@@ -78,8 +80,11 @@ fn number(value: f64) -> String {
     }
 }
 
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
 fn machine() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/cpuinfo");
     let field = |name: &str| {
         info.lines()

@@ -35,6 +35,8 @@ pub struct Job {
     pub calls: usize,
     /// the last answer was cut by the output limit inside a call
     pub truncated: bool,
+    /// all thinking before was dropped, because the provider refused it; that is tried once
+    pub thinking_dropped: bool,
     /// how it is to end, once the store can write that down
     pub ending: Option<Ending>,
 }
@@ -157,6 +159,7 @@ impl Job {
             model: None,
             calls: 0,
             truncated: false,
+            thinking_dropped: false,
             ending: None,
         }
     }

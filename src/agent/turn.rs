@@ -356,7 +356,29 @@ impl Turn<'_> {
         Ok(())
     }
 
+    /// Leaves all thinking so far out of this and every later request, if that is what the provider refused.
+    fn drops_thinking(&mut self, fault: &Fault) -> Result<bool, StoreError> {
+        let refused = !self.stopped() && provider::cause::thinking_is_refused(fault);
+        if !refused || std::mem::replace(&mut self.job.thinking_dropped, true) {
+            return Ok(false);
+        }
+        let seq = self.pen.next_seq();
+        let data = SystemData {
+            kind: "thinking-dropped".to_owned(),
+            text: "The provider no longer takes the model's earlier thinking; it goes on without it."
+                .to_owned(),
+            upto: Some(seq - 1),
+            ..Default::default()
+        };
+        self.pen.write(&[self.pen.row(seq, Role::System, Kind::System, json(&data))])?;
+        self.job.again = true;
+        Ok(true)
+    }
+
     fn failed(&mut self, fault: Fault, fold: Fold) -> Result<Next, StoreError> {
+        if !fold.shown() && self.drops_thinking(&fault)? {
+            return Ok(Next::Step);
+        }
         let attempts = self.job.retry.tried();
         if !self.stopped()
             && let Some(delay) = self.job.retry.next(&fault, fold.shown())

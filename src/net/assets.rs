@@ -1,8 +1,8 @@
 //! The client's files: embedded in the program by `build.rs`, or read from a directory for development.
 //!
 //! They are public. Each has an ETag, is asked for anew each time (304 when unchanged), and is sent as gzip
-//! to who takes it. A strict Content-Security-Policy goes with each: nothing inline, nothing from another
-//! host.
+//! to who takes it. A strict Content-Security-Policy goes with what a browser can show as a document: nothing inline,
+//! nothing from another host. Elsewhere it has no meaning, and forty modules would carry it for nothing.
 
 use super::head::Head;
 use super::respond::{Body, Fault, Reply};
@@ -63,17 +63,17 @@ fn embedded(asset: &Asset, head: &Head<'_>) -> Found {
 }
 
 fn reply(found: Found, name: &str, head: &Head<'_>, host: &str) -> Reply {
-    let mut fields = vec![
-        ("Cache-Control", "no-cache".to_owned()),
-        ("Vary", "Accept-Encoding".to_owned()),
-        ("Content-Security-Policy", policy(host)),
-    ];
+    let mut fields = vec![("Cache-Control", "no-cache".to_owned()), ("Vary", "Accept-Encoding".to_owned())];
+    let kind = content_type(name);
+    if kind.starts_with("text/html") || kind.starts_with("image/svg") {
+        fields.push(("Content-Security-Policy", policy(host)));
+    }
     let unchanged = knows(head, &found.etag);
     fields.push(("ETag", found.etag));
     if unchanged {
         return Reply { status: 304, fields, body: Body::Empty };
     }
-    fields.push(("Content-Type", content_type(name).to_owned()));
+    fields.push(("Content-Type", kind.to_owned()));
     if found.gzip {
         fields.push(("Content-Encoding", "gzip".to_owned()));
     }
@@ -191,10 +191,14 @@ mod tests {
             assert_eq!(answer.status, 304);
         });
         with_head("If-None-Match: \"abcd-gz\"\r\n", |head| {
-            let answer = reply(embedded(&ASSET, head), "x.js", head, "pi.local:1");
-            assert_eq!(answer.status, 200);
-            let policy =
-                &answer.fields.iter().find(|(name, _)| *name == "Content-Security-Policy").unwrap().1;
+            let policy = |name| {
+                let answer = reply(embedded(&ASSET, head), name, head, "pi.local:1");
+                assert_eq!(answer.status, 200);
+                let mut fields = answer.fields.into_iter();
+                fields.find(|(name, _)| *name == "Content-Security-Policy").map(|(_, policy)| policy)
+            };
+            assert_eq!(policy("x.js"), None);
+            let policy = policy("x.html").unwrap();
             assert!(policy.contains("connect-src 'self' ws://pi.local:1 wss://pi.local:1;"));
             assert!(!policy.contains("unsafe"));
         });

@@ -37,7 +37,9 @@ struct Unanswered {
     call_id: String,
     name: String,
     step: u32,
-    seq: Seq,
+    block: u32,
+    /// how many parts of it there are
+    parts: u32,
     /// the next part of its result, once one came
     part: u32,
 }
@@ -92,6 +94,10 @@ fn answer(conn: &Connection, budget: &Budget, left: &Left) -> Result<u32, Fault>
     let Left { turn, tab, .. } = *left;
     let (calls, step) = unanswered(conn, left)?;
     for call in &calls {
+        if call_in(conn, tab, &call.call_id)?.is_none() {
+            cut_off(conn, budget, left, call)?;
+            continue;
+        }
         if let Some(result) = result_of(conn, tab, turn, call)? {
             let data = json(&result);
             append_in(conn, budget, tab, &[row(conn, left, call.step, Role::Tool, Kind::ToolResult, data)?])?;
@@ -139,8 +145,15 @@ fn note_call(calls: &mut Vec<Unanswered>, data: &str, seq: Seq, step: u32) {
         return;
     };
     match calls.iter_mut().find(|known| known.call_id == call.call_id) {
-        Some(known) => known.seq = seq,
-        None => calls.push(Unanswered { call_id: call.call_id, name: call.name, step, seq, part: 0 }),
+        Some(known) => known.parts = call.part + 1,
+        None => calls.push(Unanswered {
+            call_id: call.call_id,
+            name: call.name,
+            step,
+            block: call.block,
+            parts: call.part + 1,
+            part: 0,
+        }),
     }
 }
 
@@ -154,6 +167,22 @@ fn note_result(calls: &mut Vec<Unanswered>, data: &str) {
     }
 }
 
+/// Gives a call whose last part never came one that says so: it is cut, and never goes on the wire.
+fn cut_off(conn: &Connection, budget: &Budget, left: &Left, call: &Unanswered) -> Result<(), Fault> {
+    let part = ToolCall {
+        call_id: call.call_id.clone(),
+        name: call.name.clone(),
+        arguments: String::new(),
+        block: call.block,
+        part: call.parts,
+        cut: true,
+    };
+    let last = row(conn, left, call.step, Role::Assistant, Kind::ToolCall, json(&part))?;
+    append_in(conn, budget, left.tab, std::slice::from_ref(&last))?;
+    insert_call(conn, left.tab, &call.call_id, left.turn, last.seq, CallState::Cut)?;
+    Ok(())
+}
+
 /// The result that a call is owed, if it is owed one.
 fn result_of(
     conn: &Connection,
@@ -162,12 +191,7 @@ fn result_of(
     call: &Unanswered,
 ) -> Result<Option<ToolResult>, Fault> {
     let started = match call_in(conn, tab, &call.call_id)? {
-        // Its last part never came: it is cut, and never goes on the wire.
-        None => {
-            insert_call(conn, tab, &call.call_id, turn, call.seq, CallState::Cut)?;
-            return Ok(None);
-        }
-        Some((CallState::Cut, _)) => return Ok(None),
+        None | Some((CallState::Cut, _)) => return Ok(None),
         Some((_, started)) => started,
     };
     if is_refused(conn, turn, call.step)? {
@@ -367,7 +391,9 @@ mod tests {
         store.append(tab, &[call_row(turn, 2, "long", 0), call_row(turn, 3, "long", 1)]).unwrap();
         let (_copy, store, rows) = restart(&dir, tab);
         assert_eq!(store.call_state(tab, "long").unwrap(), Some(CallState::Cut));
-        assert_eq!(rows.len(), 1);
+        assert_eq!(rows.len(), 2);
+        let last: ToolCall = serde_json::from_str(&rows[0].data).unwrap();
+        assert_eq!((last.call_id.as_str(), last.part, last.cut), ("long", 2, true));
         assert_interrupted(&store, tab, turn, &rows);
     }
 

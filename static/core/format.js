@@ -19,6 +19,7 @@ export function count(count) {
 
 /** @param {number} ms  a length of time */
 export function span(ms) {
+  if (ms < 1) return '<1 ms';
   if (ms < 100) return `${Math.round(ms)} ms`;
   if (ms < 10_000) return `${(ms / 1000).toFixed(1)} s`;
   const s = Math.round(ms / 1000);
@@ -44,9 +45,14 @@ export function exact(ms) {
   return new Date(ms).toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
 }
 
-/** @param {number} ms */
-export function clock(ms) {
-  return new Date(ms).toLocaleTimeString(undefined, { hour: '2-digit', minute: '2-digit' });
+/** @param {number} ms @param {number} now  the time of day; of another day, with its date */
+export function clock(ms, now) {
+  const at = new Date(ms);
+  const time = { hour: 'numeric', minute: '2-digit' };
+  const today = at.toDateString() === new Date(now).toDateString();
+  return today
+    ? at.toLocaleTimeString(undefined, time)
+    : at.toLocaleString(undefined, { day: 'numeric', month: 'short', ...time });
 }
 
 /** Share of a request's input that came from the provider's cache, or null before any input. */

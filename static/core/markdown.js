@@ -201,6 +201,8 @@ function lex(source) {
   }
 }
 
+const TICK = '\u0060';
+
 const shown = (all) => all.filter((block) => block.node !== null);
 
 /**
@@ -235,7 +237,7 @@ export class GrowingBlocks {
   /** @param {string} text  all of it, as it is now @returns {Block[]} */
   blocks(text) {
     const source = whole(text, this.md);
-    if (!source.startsWith(this.source)) this.settled = [];
+    if (!source.startsWith(this.source.slice(0, this.offset))) this.settled = [];
     if (!this.settled.length) this.offset = 0;
     this.source = source;
     const tail = lex(source.slice(this.offset));
@@ -246,4 +248,19 @@ export class GrowingBlocks {
     }
     return shown(this.settled.concat(tail));
   }
+}
+
+/**
+ * A text that still grows, with the code or bold that its last line has begun closed, so that nobody sees
+ * marks come and go. Inside of a fence marks are text.
+ * @param {string} text @param {{fence?:string}} [md]  what it starts inside of
+ */
+export function completed(text, md) {
+  const fences = (text.match(/^ {0,3}([~\u0060])\1\1/gm) || []).length + (md && md.fence ? 1 : 0);
+  if (fences % 2) return text;
+  const line = text.slice(text.lastIndexOf('\n') + 1).replace(/\u0060[^\u0060]+\u0060/g, '');
+  if (line.split(TICK).length === 2) return text.endsWith(TICK) ? text.slice(0, -1) : text + TICK;
+  if (line.split('**').length % 2) return text;
+  const begun = text.replace(/(\*+|\s+)$/, '');
+  return line.endsWith('**') ? begun : `${begun}**`;
 }

@@ -26,7 +26,7 @@ export class BarView {
     this.title = h('button', {
       class: 'title',
       type: 'button',
-      title: S.rename,
+      dir: 'auto',
       onclick: () => this.#rename(),
     });
     this.model = h('select', { class: 'model', 'aria-label': S.model, onchange: () => this.#pick() });
@@ -47,7 +47,8 @@ export class BarView {
       },
       icon('archive'),
     );
-    byId('bar').replaceChildren(this.tabsButton, this.title, this.model, this.effort, this.archive);
+    const heading = h('h1', {}, this.title);
+    byId('bar').replaceChildren(this.tabsButton, heading, this.model, this.effort, this.archive);
     // What is offered may have changed since; asked while the list is about to open.
     this.model.addEventListener('pointerdown', () => deeds.refreshModels());
     this.model.addEventListener('focus', () => deeds.refreshModels());
@@ -55,10 +56,12 @@ export class BarView {
 
   draw() {
     const tab = this.session.tabs.get(this.session.current);
-    const title = this.deeds.place() === 'device' ? S.devTitle : (tab && tab.title) || S.untitled;
+    const aside = S.pages[this.deeds.place()];
+    const title = aside || (tab && tab.title) || S.untitled;
     setText(this.title, title);
-    const inTab = this.deeds.place() !== 'device';
+    const inTab = !aside;
     this.title.disabled = !tab || !inTab;
+    this.title.title = this.title.disabled ? '' : S.renameTitle(title);
     this.archive.hidden = !tab || !inTab;
     this.model.hidden = !inTab;
     this.#drawModels(tab);
@@ -80,7 +83,10 @@ export class BarView {
     const groups = new Map();
     for (const model of models) {
       if (!groups.has(model.provider)) groups.set(model.provider, []);
-      groups.get(model.provider).push(option(model.id, model.name || model.id, model.id === chosen));
+      // The closed list shows the name alone, which another provider may have as well.
+      const twin = models.some((one) => one.name === model.name && one.id !== model.id);
+      const name = (!twin && model.name) || model.id;
+      groups.get(model.provider).push(option(model.id, name, model.id === chosen));
     }
     const nodes = [...groups].map(([provider, options]) => h('optgroup', { label: provider }, ...options));
     if (!models.some((model) => model.id === chosen)) {
@@ -121,7 +127,13 @@ export class BarView {
   #rename() {
     const tab = this.session.tabs.get(this.session.current);
     if (!tab) return;
-    const field = h('input', { class: 'title', value: tab.title, 'aria-label': S.title, maxLength: 120 });
+    const field = h('input', {
+      class: 'title',
+      value: tab.title,
+      'aria-label': S.title,
+      maxLength: 120,
+      dir: 'auto',
+    });
     let done = false;
     const end = (keep) => {
       if (done) return;

@@ -16,6 +16,7 @@ export class ComposerView {
     this.field = h('textarea', {
       id: 'ask',
       rows: 1,
+      dir: 'auto',
       placeholder: S.ask,
       'aria-label': S.askLabel,
       enterKeyHint: 'send',
@@ -180,7 +181,7 @@ export class ComposerView {
         ),
       };
     }
-    const text = h('span', { class: 'text' });
+    const text = h('span', { class: 'text', dir: 'auto' });
     const shown = { text, one: want.one };
     shown.node = h(
       'div',
@@ -199,10 +200,13 @@ export class ComposerView {
   /** What is going on, and for how long. */
   drawStatus() {
     const tab = this.session.tabs.get(this.session.current);
+    // What it does now cannot be known.
+    const away = this.deeds.away();
+    const busy = this.#busy && !away;
     const demo = !this.#busy && !!this.deeds.status() && this.deeds.status().demo;
-    setText(this.doing, this.#busy ? this.#doing(tab) : demo ? S.demoNote : '');
+    setText(this.doing, busy ? this.#doing(tab) : demo ? S.demoNote : away ? S.away : '');
     this.doing.classList.toggle('demo', demo);
-    this.doing.classList.toggle('busy', this.#busy);
+    this.doing.classList.toggle('busy', busy);
     setText(this.tokens, tab ? this.#tokens(tab) : this.coarse.matches ? '' : S.hintDesk);
     this.tokens.title = tab && tab.usage && hitRate(tab.usage) !== null ? this.#sums(tab.usage) : '';
   }

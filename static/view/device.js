@@ -2,6 +2,7 @@
 
 import { age, count, exact, size, span } from '../core/format.js';
 import { S } from '../core/strings.js';
+import { sureButton } from './buttons.js';
 import { byId, h, setText } from './dom.js';
 import { icon } from './icons.js';
 
@@ -60,7 +61,13 @@ export class DeviceView {
   async #showDevices() {
     try {
       const { devices } = await this.api.get('/api/devices');
-      this.devices.replaceChildren(table(devices.map((device) => this.#device(device))));
+      this.devices.replaceChildren(
+        table(
+          devices.map((device) => this.#device(device)),
+          null,
+          'paired',
+        ),
+      );
     } catch (error) {
       setText(this.says, S.failed(error.message));
     }
@@ -72,14 +79,7 @@ export class DeviceView {
       { class: 'dim', title: exact(device.lastSeenAt) },
       device.current ? S.devThis : S.devSeen(S.devAgo(age(device.lastSeenAt, Date.now()))),
     );
-    const button = h('button', { class: 'quiet', type: 'button' }, S.devRevoke);
-    button.addEventListener('click', async () => {
-      // One press asks, the next one does it.
-      if (!button.classList.contains('sure')) {
-        button.classList.add('sure');
-        setText(button, S.devRevokeSure);
-        return;
-      }
+    const button = sureButton(S.devRevoke, S.devRevokeSure, async () => {
       await this.deeds.attempt(() => this.api.delete(`/api/devices/${device.id}`));
       this.#showDevices();
     });
@@ -91,19 +91,20 @@ export class DeviceView {
       const { code, url } = await this.api.post('/api/pair/code', {});
       this.code.replaceChildren(S.devPairCode, ' ', h('strong', {}, code), h('br'), h('code', {}, url));
       this.code.hidden = false;
+      this.code.scrollIntoView({ block: 'nearest' });
     });
   }
 }
 
 /** @param {any[][]} rows */
-function table(rows, head) {
+function table(rows, head, kind = '') {
   const line = (tag) => (cells) => h('tr', {}, ...cells.map((cell) => h(tag, {}, cell)));
   return h(
     'div',
     { class: 'wide' },
     h(
       'table',
-      { class: 'facts' },
+      { class: `facts ${kind}` },
       head && h('thead', {}, line('th')(head)),
       h('tbody', {}, ...rows.map(line('td'))),
     ),
@@ -154,8 +155,8 @@ function budgetTables(budgets) {
   const fixed = budgets.filter((one) => one.used === undefined);
   const rest = fixed.map((one) => [name(one), amount(one.limit, one.unit)]);
   return [
-    table(metered.map(meteredRow), S.devBudgetHead),
-    h('details', {}, h('summary', {}, S.devFixed), table(rest)),
+    table(metered.map(meteredRow), S.devBudgetHead, 'figures'),
+    h('details', {}, h('summary', {}, S.devFixed), table(rest, null, 'figures')),
   ];
 }
 

@@ -57,8 +57,8 @@ export function opening(key, className, line, fill, around) {
 }
 
 function userItem(item, around) {
-  const text = h('div', { class: 'said' });
-  const node = h('div', { class: 'item user' }, text);
+  const text = h('div', { class: 'said', dir: 'auto' });
+  const node = h('div', { class: 'item user', role: 'group', 'aria-label': S.you }, text);
   const more = h('button', { class: 'quiet', type: 'button', onclick: toggle }, S.showAll);
   function toggle() {
     around.hold(node, () => {
@@ -100,7 +100,7 @@ function thinkingItem(item, around) {
     const last = now.rows[now.rows.length - 1];
     const text = joined(now.rows, 'text') || (last.data.redacted ? S.thoughtHidden : S.thoughtEmpty);
     if (!body.firstChild) {
-      seen = h('div', { class: 'thoughts' }, '');
+      seen = h('div', { class: 'thoughts', dir: 'auto' }, '');
       seen.append(document.createTextNode(''));
       body.append(seen);
     }

@@ -7,7 +7,7 @@
 import { answerText, askedText, keyOf, project, signature } from '../core/group.js';
 import { clock, count, exact } from '../core/format.js';
 import { S } from '../core/strings.js';
-import { copyButton } from './copy.js';
+import { copyButton } from './buttons.js';
 import { h, setText, sync } from './dom.js';
 import { emptyPage } from './empty.js';
 import { icon } from './icons.js';
@@ -179,13 +179,15 @@ export class LogView {
     shown.sum.hidden = turn.live || !said || turn.turnId === 'u0';
     if (shown.sum.hidden) return;
     const at = turn.items[0].rows[0] || turn.items[0].results[0];
-    const parts = [h('time', { title: exact(at.createdAt) }, clock(at.createdAt))];
-    if (sum && sum.stopReason && S.stops[sum.stopReason])
+    const parts = [h('time', { title: exact(at.createdAt) }, clock(at.createdAt, Date.now()))];
+    const told = last.kind === 'error' || last.kind === 'system';
+    if (sum && sum.stopReason && S.stops[sum.stopReason] && !told)
       parts.push(h('span', {}, S.stops[sum.stopReason]));
     if (sum && sum.usage && sum.usage.input + sum.usage.output > 0) parts.push(this.#tokens(sum.usage));
     if (turn.items.some((item) => item.kind === 'text'))
       parts.push(copyButton(() => answerText(shown.turn)));
-    if (askedText(turn)) {
+    // An error has its own button.
+    if (askedText(turn) && last.kind !== 'error') {
       parts.push(
         h(
           'button',
@@ -224,7 +226,7 @@ export class LogView {
   }
 
   #pending(one) {
-    const said = h('div', { class: 'said' }, one.text);
+    const said = h('div', { class: 'said', dir: 'auto' }, one.text);
     const node = h('div', { class: `item user pending ${one.state}` }, said);
     if (one.state === 'unsent' || one.state === 'refused') {
       const why = one.state === 'unsent' ? S.unsent : S.refused(one.error);
@@ -262,6 +264,7 @@ export class LogView {
       this.emptyFor = this.deeds.models();
       this.empty.replaceChildren(emptyPage(this.deeds));
       this.empty.hidden = false;
+      this.box.scrollTop = 0;
     }
     this.column.hidden = empty;
   }

@@ -3,11 +3,14 @@
  * changed.
  */
 
-import { GrowingBlocks, blocks } from '../core/markdown.js';
+import { GrowingBlocks, blocks, completed } from '../core/markdown.js';
 import { joined } from '../core/group.js';
 import { S } from '../core/strings.js';
-import { copyButton } from './copy.js';
+import { copyButton } from './buttons.js';
 import { h } from './dom.js';
+
+/** Blocks that read from the right if their text does. */
+const DIRECTED = new Set(['p', 'ul', 'blockquote', 'h1', 'h2', 'h3', 'h4', 'h5', 'h6']);
 
 /** @param {import('../core/markdown.js').Node} node @returns {Node} */
 function build(node) {
@@ -25,14 +28,14 @@ function build(node) {
     case 'input':
       return h('input', { type: 'checkbox', checked: node.checked, disabled: true });
     case 'ol':
-      return h('ol', { start: node.start }, ...kids);
+      return h('ol', { dir: 'auto', start: node.start }, ...kids);
     case 'table':
-      return h('div', { class: 'wide', tabIndex: 0 }, h('table', {}, ...kids));
+      return h('div', { class: 'wide', tabIndex: 0 }, h('table', { dir: 'auto' }, ...kids));
     case 'th':
     case 'td':
       return h(node.tag, { class: node.align && `to-${node.align}` }, ...kids);
     default:
-      return h(node.tag, {}, ...kids);
+      return h(node.tag, { dir: DIRECTED.has(node.tag) && 'auto' }, ...kids);
   }
 }
 
@@ -56,7 +59,7 @@ function code(node) {
 export function showMarkdown(into, row, grows) {
   const text = joined([row], 'text');
   into.growing = grows ? into.growing || new GrowingBlocks(row.data.md) : null;
-  const now = into.growing ? into.growing.blocks(text) : blocks(text, row.data.md);
+  const now = into.growing ? into.growing.blocks(completed(text, row.data.md)) : blocks(text, row.data.md);
   const before = into.raws || [];
   let same = 0;
   while (same < now.length && same < before.length && now[same].raw === before[same]) same += 1;

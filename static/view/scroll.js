@@ -130,7 +130,8 @@ export class Scroller {
 
   /** Keeps the end in view, if following. */
   pin() {
-    if (!this.on.following()) return;
+    // A page without a log is read from its top.
+    if (!this.on.following() || this.content.hidden) return;
     // Nothing is read back: that would lay the page out at once, for every token.
     this.box.scrollTop = END;
   }

@@ -14,6 +14,10 @@ export class SideView {
     this.list = h('nav', { class: 'tabs', 'aria-label': S.tabs });
     this.demo = h('span', { class: 'chip', title: S.demoTitle, hidden: true }, S.demo);
     this.none = h('p', { class: 'dim none' }, S.noTabs);
+    this.pages = [
+      h('a', { class: 'quiet', href: '#/device' }, icon('device'), S.device),
+      h('a', { class: 'quiet', href: '#/archived' }, icon('archive'), S.archivedTabs),
+    ];
     /** @type {Map<string, any>} */
     this.shown = new Map();
     byId('side').replaceChildren(
@@ -40,7 +44,7 @@ export class SideView {
       h(
         'div',
         { class: 'side-foot' },
-        h('a', { class: 'quiet', href: '#/device' }, icon('device'), S.device),
+        ...this.pages,
         themeButton(),
       ),
     );
@@ -75,10 +79,12 @@ export class SideView {
       (one, { tab }) => this.#update(one, tab),
     );
     this.none.hidden = tabs.length > 0;
+    for (const page of this.pages) mark(page, page.hash === `#/${this.deeds.place()}`);
   }
 
   #make() {
-    const one = { dot: h('i', { class: 'dot' }), title: h('span', { class: 'title' }), age: h('time', {}) };
+    const title = h('span', { class: 'title', dir: 'auto' });
+    const one = { dot: h('i', { class: 'dot' }), title, age: h('time', {}) };
     return { ...one, node: h('a', { class: 'tab' }, one.dot, one.title, one.age) };
   }
 
@@ -98,7 +104,12 @@ export class SideView {
       unread ? S.unread : '',
     ];
     one.node.setAttribute('aria-label', words.filter(Boolean).join(', '));
-    if (tab.id === this.deeds.place()) one.node.setAttribute('aria-current', 'page');
-    else one.node.removeAttribute('aria-current');
+    mark(one.node, tab.id === this.deeds.place());
   }
+}
+
+/** @param {HTMLElement} link @param {boolean} current */
+function mark(link, current) {
+  if (current) link.setAttribute('aria-current', 'page');
+  else link.removeAttribute('aria-current');
 }

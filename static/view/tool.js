@@ -3,7 +3,7 @@
 import { joined, tellingArgument, toolState } from '../core/group.js';
 import { size, span } from '../core/format.js';
 import { S } from '../core/strings.js';
-import { copyButton } from './copy.js';
+import { copyButton } from './buttons.js';
 import { h, setText } from './dom.js';
 import { icon, toolIcon } from './icons.js';
 import { opening } from './item.js';

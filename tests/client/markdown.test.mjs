@@ -1,7 +1,7 @@
 // Markdown: what a model or a tool writes becomes allowed elements and text, and nothing else.
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { GrowingBlocks, blocks, safeHref } from '../../static/core/markdown.js';
+import { GrowingBlocks, blocks, completed, safeHref } from '../../static/core/markdown.js';
 import { chance } from './helpers.mjs';
 
 const TAGS = new Set(
@@ -199,4 +199,35 @@ test('a text that grows is read from its last blocks only', () => {
   }
   assert.ok(source.length + 6 - growing.offset < 100);
   assert.deepEqual(growing.blocks('all new'), blocks('all new', { fence: '```', lang: 'js' }));
+});
+
+test('marks that are begun at the end of a growing text are closed, and text is never lost', () => {
+  for (const [given, wanted] of [
+    ['a `b', 'a `b`'],
+    ['a `', 'a '],
+    ['a `b` c', 'a `b` c'],
+    ['a **b', 'a **b**'],
+    ['a **b ', 'a **b**'],
+    ['a **b*', 'a **b**'],
+    ['a **', 'a '],
+    ['a **b** c', 'a **b** c'],
+    ['- **b', '- **b**'],
+    ['a `**` b', 'a `**` b'],
+    ['**a `b', '**a `b`'],
+    ['a `b\nnext line', 'a `b\nnext line'],
+    ['```sh\necho `ls', '```sh\necho `ls'],
+    ['```\nx\n```\na `b', '```\nx\n```\na `b`'],
+    ['2 * 3', '2 * 3'],
+    ['', ''],
+  ])
+    assert.equal(completed(given), wanted, given);
+  assert.equal(completed('echo `ls', { fence: '```', lang: 'sh' }), 'echo `ls', 'it starts inside of a fence');
+});
+
+test('a text that grows with its marks closed reads what is settled once, and ends as the whole', () => {
+  const whole = 'One **bold** and `code`.\n\n'.repeat(40);
+  const growing = new GrowingBlocks();
+  for (let end = 1; end <= whole.length; end += 1) growing.blocks(completed(whole.slice(0, end)));
+  assert.ok(growing.settled.length >= 36, `${growing.settled.length} blocks are settled`);
+  assert.deepEqual(growing.blocks(whole), blocks(whole));
 });

@@ -1,6 +1,9 @@
 // Tabs, messages and the queue, by HTTP, and what other clients are told of them.
 
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import fs from 'node:fs';
+import path from 'node:path';
 import test from 'node:test';
 import { Siskin, textOf, until } from '../fixture.mjs';
 import { call, mute, Provider, say, text } from '../provider.mjs';
@@ -400,4 +403,44 @@ test('a turn that waits for a slot says so, and starts by itself', async (t) => 
   await until(() => gates.length === 3, 'the fourth turn to run');
   gates.forEach((open) => open());
   for (const tab of tabs) assert.equal((await siskin.idle(tab.id)).status, 'idle');
+});
+
+test('of two messages at the same moment one starts the turn and the other waits its time', async (t) => {
+  const { siskin, provider } = await setUp(t);
+  for (let n = 0; n < 10; n += 1) {
+    const tab = await siskin.newTab();
+    const both = await Promise.all([siskin.send(tab.id, 'one'), siskin.send(tab.id, 'two')]);
+    const rows = await until(async () => {
+      const log = await siskin.log(tab.id);
+      return (
+        log.at(-1)?.role === 'assistant' && log.filter((row) => row.role === 'user').length === 2 && log
+      );
+    }, 'both to be answered');
+    await siskin.idle(tab.id);
+    const users = rows.filter((row) => row.role === 'user').map((row) => row.data.text);
+    assert.deepEqual(users.sort(), ['one', 'two']);
+    assert.ok(both.some((answer) => answer.status === 'started'));
+  }
+  assert.deepEqual(provider.asked.map((request) => request.fault).filter(Boolean), []);
+});
+
+test('another process that holds the database delays a message and loses none', async (t) => {
+  const { siskin } = await setUp(t);
+  const tab = await siskin.newTab();
+  await siskin.turn(tab.id, 'before');
+  const script =
+    'import sqlite3,sys,time;d=sqlite3.connect(sys.argv[1],isolation_level=None);' +
+    'd.execute("begin immediate");print("held",flush=True);time.sleep(2);d.execute("rollback")';
+  const file = fs.readdirSync(siskin.data).find((name) => name.endsWith('.db'));
+  const holder = spawn('python3', ['-c', script, path.join(siskin.data, file)], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  await new Promise((done) => holder.stdout.once('data', done));
+  const began = Date.now();
+  assert.equal((await siskin.turn(tab.id, 'meanwhile', 30_000)).stopReason, 'end');
+  assert.ok(Date.now() - began > 1000, 'it was held');
+  assert.deepEqual(
+    (await siskin.log(tab.id)).map((row) => row.data.text),
+    ['before', 'ok', 'meanwhile', 'ok'],
+  );
 });

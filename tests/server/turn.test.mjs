@@ -6,7 +6,7 @@ import path from 'node:path';
 import test from 'node:test';
 import { Siskin, textOf } from '../fixture.mjs';
 import { assertPrefix } from '../body.mjs';
-import { call, Provider, say, text, thinking } from '../provider.mjs';
+import { call, Provider, refuse, say, text, thinking } from '../provider.mjs';
 
 const WIRES = { anthropic: 'a/scripted', openai: 'o/scripted' };
 
@@ -50,7 +50,7 @@ function results(request) {
     ]);
 }
 
-const refused = (provider) => provider.asked.map((request) => request.fault).filter(Boolean);
+const faults = (provider) => provider.asked.map((request) => request.fault).filter(Boolean);
 
 both(
   'an answer is streamed, sealed, counted and told in order',
@@ -123,7 +123,7 @@ both(
     ];
     await siskin.send(tab.id, 'what is in note.txt?');
     await peer.turns();
-    assert.deepEqual(refused(provider), []);
+    assert.deepEqual(faults(provider), []);
     assert.equal(peer.sealed[0].stopReason, 'end');
     const rows = await siskin.log(tab.id);
     assert.deepEqual(peer.rows, rows);
@@ -177,7 +177,7 @@ both('what lies outside the working directory is not read', async ({ provider, s
   ];
   await siskin.send(tab.id, 'read');
   await peer.turns();
-  assert.deepEqual(refused(provider), []);
+  assert.deepEqual(faults(provider), []);
   const rows = (await siskin.log(tab.id)).filter((row) => row.type === 'tool_result');
   assert.equal(rows.length, paths.length + 4);
   const read = rows.slice(0, paths.length);
@@ -202,7 +202,7 @@ both('output that is not text cannot break the conversation', async ({ provider,
   provider.answers = [say(files.map((one) => call('read_file', { path: one }))), say('seen')];
   await siskin.send(tab.id, 'read them');
   await peer.turns();
-  assert.deepEqual(refused(provider), []);
+  assert.deepEqual(faults(provider), []);
   for (const [, value] of results(provider.asked[1])) {
     assert.doesNotMatch(value, /[\0-\x08\x0b-\x1f\x7f]/);
     assert.ok(Buffer.byteLength(value) <= 34 * 1024, `${Buffer.byteLength(value)} bytes`);
@@ -220,7 +220,7 @@ both('ids that come twice or not at all are made unique', async ({ wire, provide
     await siskin.send(tab.id, `turn ${n}`);
     await peer.turns(n);
   }
-  assert.deepEqual(refused(provider), []);
+  assert.deepEqual(faults(provider), []);
   const stored = (await siskin.log(tab.id))
     .filter((row) => row.type === 'tool_call')
     .map((row) => row.data.callId);
@@ -250,7 +250,7 @@ both('long text is cut into parts and goes back whole', async ({ wire, provider,
   const { messages } = provider.asked[1].json;
   const said = messages.find((message) => message.role === 'assistant').content;
   assert.equal(wire === 'openai' ? said : said.map((block) => block.text).join(''), long);
-  assert.deepEqual(refused(provider), []);
+  assert.deepEqual(faults(provider), []);
 });
 
 both(
@@ -260,7 +260,7 @@ both(
     provider.answers = [say([call('read_file', args.match(/[\s\S]{1,500}/gu))]), say('ok')];
     await siskin.send(tab.id, 'go');
     await peer.turns();
-    assert.deepEqual(refused(provider), []);
+    assert.deepEqual(faults(provider), []);
     const rows = (await siskin.log(tab.id)).filter((row) => row.type === 'tool_call');
     assert.ok(rows.length > 1);
     assert.equal(rows.map((row) => row.data.arguments).join(''), args);
@@ -283,8 +283,8 @@ both('what has no text is not replayed as empty text', async ({ provider, siskin
     await siskin.send(tab.id, `turn ${n}`);
     await peer.turns(n);
   }
-  assert.deepEqual(refused(provider), []);
-  assert.equal(provider.asked.length, 5);
+  assert.deepEqual(faults(provider), []);
+  assert.ok(provider.asked.length <= 6, 'and that is not tried for ever');
 });
 
 both(
@@ -299,7 +299,7 @@ both(
     await peer.turns();
     await siskin.send(tab.id, 'and now?');
     await peer.turns(2);
-    assert.deepEqual(refused(provider), []);
+    assert.deepEqual(faults(provider), []);
     const rows = await siskin.log(tab.id);
     const result = rows.find((row) => row.type === 'tool_result');
     if (result) {
@@ -328,7 +328,7 @@ both('a refused answer never goes back', async ({ wire, provider, siskin, tab, p
   assert.equal(peer.sealed[0].stopReason, 'refused');
   await siskin.send(tab.id, 'something else');
   await peer.turns(2);
-  assert.deepEqual(refused(provider), []);
+  assert.deepEqual(faults(provider), []);
   assert.doesNotMatch(provider.asked[1].text, /about to/, wire);
 });
 
@@ -355,7 +355,7 @@ test('thinking is shown, its signature is not, and it goes back as it was', asyn
   await siskin.restart();
   await siskin.turn(tab.id, 'more');
   assert.deepEqual(
-    refused(provider),
+    faults(provider),
     [],
     'the strict provider takes the thinking back, also after a restart',
   );
@@ -393,7 +393,7 @@ test('thinking of another model stays behind after a switch', async (t) => {
     assert.equal((await siskin.api('PATCH', `/api/tabs/${tab.id}`, { model })).status, 200);
     assert.equal((await siskin.turn(tab.id, `to ${model}`)).stopReason, 'end', model);
   }
-  assert.deepEqual(refused(provider), []);
+  assert.deepEqual(faults(provider), []);
   assert.doesNotMatch(provider.asked[1].text, /"thinking":"hm"/);
   const kinds = (await siskin.log(tab.id))
     .filter((row) => row.type === 'system')
@@ -462,4 +462,29 @@ test('the demo talks, thinks and calls real tools without any network', async (t
   assert.ok(textOf(rows).length > 10);
   assert.equal((await siskin.status()).demo, true);
   assert.equal((await siskin.get('/api/models')).models[0].id, tab.model);
+});
+
+test('thinking that the provider refuses is dropped once, said, and never comes back', async (t) => {
+  const provider = await Provider.start();
+  t.after(() => provider.stop());
+  const siskin = await Siskin.start(t, { provider });
+  const tab = await siskin.newTab();
+  const message =
+    'messages.1.content.0.thinking: The block is bound to a different conversation';
+  const bound = refuse(400, { type: 'error', error: { type: 'invalid_request_error', message } });
+  provider.answers = [say([thinking('hm'), text('one')]), bound, say('two'), say('three')];
+  await siskin.turn(tab.id, 'first');
+  assert.equal((await siskin.turn(tab.id, 'second')).stopReason, 'end');
+  assert.equal(provider.asked.length, 3, 'one more try');
+  assert.match(provider.asked[1].text, /"type":"thinking","thinking":"hm"/);
+  const rows = await siskin.log(tab.id);
+  assert.equal(rows.filter((row) => row.data.kind === 'thinking-dropped').length, 1);
+  await siskin.restart();
+  assert.equal((await siskin.turn(tab.id, 'third')).stopReason, 'end');
+  for (const request of provider.asked.slice(2))
+    assert.doesNotMatch(request.text, /"type":"thinking","thinking"/);
+  assertPrefix(provider.asked[2].text, provider.asked[3].text);
+  provider.answers = [bound, bound, bound];
+  assert.equal((await siskin.turn(tab.id, 'fourth')).stopReason, 'error', 'there is nothing left to drop');
+  assert.ok(provider.asked.length <= 6, 'and that is not tried for ever');
 });

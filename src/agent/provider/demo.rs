@@ -70,7 +70,6 @@ impl Wish {
 struct Since {
     message: String,
     results: u64,
-    last_result: String,
 }
 
 /// Answers the log up to `upto`.
@@ -98,30 +97,25 @@ pub fn answer(
             voice.call(upto, "system_info", "{}")?
         }
         (_, 1) => voice.call(upto, "list_files", r#"{"path":"."}"#)?,
-        _ => voice.say(&report(&since))?,
+        _ => voice.say(REPORT)?,
     };
     let usage = Usage { input: upto, cache_read: 0, cache_write: 0, output: voice.output };
     Ok(Answer { finish, usage })
 }
 
-fn report(since: &Since) -> String {
-    let files = since.last_result.lines().next().unwrap_or_default();
-    format!(
-        "I am Siskin\u{2019}s **demo**: no model is behind this answer, but all else is real. I just read this \
-         device\u{2019}s facts and its working directory, through the same tools that a model gets; open the calls \
-         above to see them. The listing begins: `{files}`\n\n\
-         Try one of these:\n\n\
-         - `Show me some markdown`\n\
-         - `Stream 300 chunks`, and scroll up while it runs\n\
-         - `Make 20 calls`\n\n\
-         To talk to a real model, put a provider into `siskin.toml`:\n\n\
-         ```toml\n[[provider]]\nname = \"home\"\nkind = \"openai\"\nbase_url = \"http://192.168.1.20:11434/v1\"\n```\n"
-    )
-}
+const REPORT: &str = "I am Siskin\u{2019}s **demo**: no model is behind this answer, but all else is real. I just read \
+this device\u{2019}s facts and its working directory, through the same tools that a model gets; open the calls above to \
+see them.\n\n\
+Try one of these:\n\n\
+- `Show me some markdown`\n\
+- `Stream 300 chunks`, and scroll up while it runs\n\
+- `Make 20 calls`\n\n\
+To talk to a real model, put a provider into `siskin.toml`:\n\n\
+```toml\n[[provider]]\nname = \"home\"\nkind = \"openai\"\nbase_url = \"http://192.168.1.20:11434/v1\"\n```\n";
 
 /// Finds the owner's last message and counts the results after it.
 fn look_back(store: &Store, tab: TabNo, upto: Seq) -> Result<Since, StoreError> {
-    let mut since = Since { message: String::new(), results: 0, last_result: String::new() };
+    let mut since = Since { message: String::new(), results: 0 };
     let mut end = upto;
     while end > 0 {
         let after = end.saturating_sub(LOOK_BACK);
@@ -136,10 +130,6 @@ fn look_back(store: &Store, tab: TabNo, upto: Seq) -> Result<Since, StoreError> 
         for row in rows.iter().rev() {
             if row.kind == Kind::ToolResult && row.data.contains(r#""isError":"#) {
                 since.results += 1;
-                if since.last_result.is_empty() {
-                    since.last_result =
-                        serde_json::from_str::<ToolResult>(&row.data).map_or(String::new(), |r| r.result);
-                }
             }
             if row.role == Role::User {
                 since.message = serde_json::from_str::<UserText>(&row.data).map_or(String::new(), |u| u.text);
