@@ -30,7 +30,11 @@ pub fn run(shared: &Arc<Shared>, ticket: Ticket, sock: Sock, address: IpAddr, be
                 let Conn { shared, ticket, sock, .. } = conn;
                 return ws::run(shared, ticket, sock, upgrade);
             }
-            Ok(After::End) => return conn.sock.end(),
+            Ok(After::End) => {
+                // What is left does nothing for its owner.
+                conn.ticket.set_state(State::Idle);
+                return conn.sock.end();
+            }
             Err(e) => return log::debug!("a connection broke off: {e}"),
         }
     }

@@ -10,6 +10,7 @@ import test from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { atEnd, folder, Siskin, until } from '../fixture.mjs';
 import { call, Provider, say, text } from '../provider.mjs';
+import { Raw } from '../raw.mjs';
 
 const HEAD = 'Host: localhost\r\n';
 const PAIR = `POST /api/pair HTTP/1.1\r\n${HEAD}Content-Type: application/json\r\n`;
@@ -185,6 +186,38 @@ test('a flood that nobody reads stays within memory and disk budgets', async (t)
   dead.forEach((peer) => peer.drop());
   await until(() => siskin.threads() <= rest.threads + 1, 'the threads to end');
   await until(() => siskin.fds() <= rest.fds + 3, 'the descriptors to be given back');
+});
+
+// Of a body that was refused only 64 KiB were taken before the connection was closed, and closing with unread
+// input resets it: the sender saw no 503, but a broken connection.
+test('a large body that is refused gets its answer', async (t) => {
+  const siskin = await Siskin.start(t, { demo: true });
+  const tab = await siskin.newTab();
+  const route = `/api/tabs/${tab.id}/messages`;
+  const part = `POST ${route} HTTP/1.1\r\n${HEAD}Authorization: Bearer ${siskin.token}\r\n`;
+  const type = 'Content-Type: application/json\r\n';
+  const held = await Promise.all([1, 2].map(() => Raw.connect(siskin.port)));
+  held.forEach((raw) => raw.write(`${part}${type}Content-Length: 200000\r\n\r\n{`));
+  await until(async () => (await siskin.status()).budgets.some(({ name, used }) => name === 'bodies' && used === 2), 'two bodies');
+  for (const [length, status] of [[200_000, 503], [300_000, 413]]) {
+    const socket = net.connect({ port: siskin.port, host: '127.0.0.1', allowHalfOpen: true });
+    let [got, fault] = [''];
+    socket.on('data', (bytes) => {
+      got += bytes;
+    });
+    socket.on('error', (error) => {
+      fault = error;
+    });
+    socket.write(`${part}${type}Content-Length: ${length}\r\n\r\n`);
+    for (let sent = 0; sent < length; sent += 10_000) {
+      socket.write('z'.repeat(10_000));
+      await sleep(10);
+    }
+    assert.equal(fault, undefined);
+    assert.match(got, new RegExp(`^HTTP/1.1 ${status} `));
+    socket.destroy();
+  }
+  held.forEach((raw) => raw.close());
 });
 
 /** A folder on a small disk of its own; skips the test where there is none to be had. */
