@@ -198,7 +198,8 @@ test('a large body that is refused gets its answer', async (t) => {
   const type = 'Content-Type: application/json\r\n';
   const held = await Promise.all([1, 2].map(() => Raw.connect(siskin.port)));
   held.forEach((raw) => raw.write(`${part}${type}Content-Length: 200000\r\n\r\n{`));
-  await until(async () => (await siskin.status()).budgets.some(({ name, used }) => name === 'bodies' && used === 2), 'two bodies');
+  const both = ({ name, used }) => name === 'bodies' && used === 2;
+  await until(async () => (await siskin.status()).budgets.some(both), 'two bodies');
   for (const [length, status] of [[200_000, 503], [300_000, 413]]) {
     const socket = net.connect({ port: siskin.port, host: '127.0.0.1', allowHalfOpen: true });
     let [got, fault] = [''];
