@@ -236,7 +236,7 @@ function disk(t, size) {
 }
 
 // A turn that could not be sealed was told as `error`, as if it were over, before its `turn-sealed`.
-test('a disk that is full in the middle of a turn is told, and the turn ends once there is room', async (t) => {
+test('a disk that fills in the middle of a turn is told, and the turn ends once there is room', async (t) => {
   const dir = disk(t, '4m');
   if (!dir) return;
   const { provider, siskin } = await setUp(t, { data: path.join(dir, 'data') });
