@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Bytes per second that a peer has to take at least, beyond the time that it may stall.
 const SLOWEST_PEER: u64 = 2048;
 
-/// What a peer may go on sending after its answer: a body that was refused, and its client is the owner's browser.
+/// What a peer may go on sending after its answer: a body that was refused.
 const END_BYTES: usize = 512 * 1024;
 /// How long it may do so.
 const END_TIME: Duration = Duration::from_secs(1);
