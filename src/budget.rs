@@ -351,11 +351,11 @@ pub struct Meters {
     pub bodies: Meter,
     /// turns running
     pub turns: Meter,
-    /// bytes in the fullest mailbox
+    /// bytes in the mailbox that changed last; the peak is the fullest there was
     pub mailbox_bytes: Meter,
-    /// bytes of the longest provider event
+    /// bytes of the last provider event; the peak is the longest
     pub event_bytes: Meter,
-    /// bytes of the longest arguments
+    /// bytes of the arguments that came last; the peak is the longest
     pub arguments_bytes: Meter,
     /// SQLite's heap
     pub sqlite_bytes: Meter,
