@@ -11,6 +11,8 @@ use super::split::{Cut, Fences, cut_point, parts};
 use crate::budget::{Budget, METERS};
 use crate::chunk::*;
 use crate::store::{CallState, Store, StoreError, now};
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -438,9 +440,61 @@ fn tool_name(name: &str) -> String {
     if name.is_empty() { "unnamed".to_owned() } else { name }
 }
 
-/// Whether `text` is exactly one JSON object; nothing of it is kept.
+/// Whether `text` is exactly one JSON object that every provider takes back: no NUL, no half of a surrogate
+/// pair, no number beyond all bounds, at most 127 levels. Nothing of it is kept.
 fn is_object(text: &str) -> bool {
-    text.trim_start().starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+    text.trim_start().starts_with('{') && serde_json::from_str::<Sound>(text).is_ok()
+}
+
+/// A value that was read whole. serde's `IgnoredAny` would skip strings unread, and has no limit of depth.
+struct Sound;
+
+impl<'de> Deserialize<'de> for Sound {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Sound, D::Error> {
+        from.deserialize_any(Sound)
+    }
+}
+
+impl<'de> Visitor<'de> for Sound {
+    type Value = Sound;
+
+    fn expecting(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text.write_str("JSON without NUL")
+    }
+
+    fn visit_unit<E>(self) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Sound, E> {
+        if text.contains('\0') { Err(E::custom("NUL")) } else { Ok(Sound) }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Sound, A::Error> {
+        while items.next_element::<Sound>()?.is_some() {}
+        Ok(Sound)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Sound, A::Error> {
+        while fields.next_entry::<Sound, Sound>()?.is_some() {}
+        Ok(Sound)
+    }
 }
 
 #[cfg(test)]

@@ -242,11 +242,6 @@ impl Agent {
         self.lives.post(tab, false, frame, |live| live.status = status);
     }
 
-    fn show_trouble(&self, tab: TabNo, message: &str) {
-        let frame = frames::status_detail(tab, TabStatus::Error, 0, 0, message);
-        self.lives.post(tab, false, frame, |live| live.status = TabStatus::Error);
-    }
-
     /// Tells everyone that a turn is durable, and decides what its tab does next.
     fn turn_sealed(&self, job: &Job, sealed: &Sealed, stop: StopReason) {
         let (tab, _deciding) = (job.tab, self.decide());

@@ -338,7 +338,9 @@ impl Turn<'_> {
 
     fn run_tool(&self, call: &Call, workdir: &Path) -> Result<tools::Output, StoreError> {
         if !call.good {
-            let text = "the arguments are not a JSON object; nothing was run".to_owned();
+            let text = "the arguments are not a JSON object that can be read (no NUL, no half of a \
+                        surrogate pair, at most 127 levels); nothing was run"
+                .to_owned();
             return Ok(tools::Output { text, is_error: true, ..Default::default() });
         }
         self.agent.store.start_call(self.job.tab, &call.id)?;
@@ -414,12 +416,18 @@ impl Turn<'_> {
     /// Ends the turn durably and tells everyone; if the store cannot, tries again later.
     fn seal(&mut self) -> Pause {
         let Some(ending) = self.job.ending.clone() else { return Pause::Ended };
-        match self.try_seal(&ending) {
+        let mut sealed = self.try_seal(&ending);
+        if matches!(sealed, Err(StoreError::NoSpace(_))) {
+            let store = self.agent.store.clone();
+            sealed = store.with_last_room(|| self.try_seal(&ending));
+        }
+        match sealed {
             Ok(()) => Pause::Ended,
             Err(error) => {
                 log::error!("turn {} cannot be sealed: {error}", self.job.turn);
-                let message = "the store cannot write the end of this turn; trying again";
-                self.agent.show_trouble(self.job.tab, message);
+                let message = format!("the end of this turn cannot be written: {error}");
+                // The turn is not over: only `turn-sealed` says that.
+                self.agent.show_retry(self.job.tab, 1, SEAL_AGAIN, &message);
                 Pause::Later(SEAL_AGAIN)
             }
         }

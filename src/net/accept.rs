@@ -1,7 +1,7 @@
 //! The accept loop: one thread that no error ends.
 //!
-//! Out of descriptors or memory it rests and goes on, and answers 503 with a spare descriptor meanwhile. What
-//! one connection does, a panic included, ends that connection only.
+//! Out of descriptors or memory it displaces a connection that does nothing for its owner; where there is none it
+//! answers 503 with a spare descriptor, rests and goes on. What one connection does, a panic included, ends that connection only.
 
 use super::access::Peer;
 use super::registry::{Leave, Ticket};
@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// What the kernel may hold of what a peer has not taken: small, so that a window moves when a client takes
 /// its rows.
 const SEND_BUFFER: usize = 64 * 1024;
+/// Connections that may wait to be accepted. With the usual 128 a flood has the kernel drop the owner's first
+/// packet, which costs the owner a second.
+const BACKLOG: i32 = 1024;
 /// How long to rest when there is no descriptor or memory.
 const REST: Duration = Duration::from_millis(75);
 
@@ -41,6 +44,8 @@ pub fn serve(listeners: Vec<TcpListener>, shared: Arc<Shared>) -> io::Result<Ser
     crate::sys::tune_allocator();
     for listener in &listeners {
         listener.set_nonblocking(true)?;
+        // A listener that listens already only has its backlog changed.
+        rustix::net::listen(listener, BACKLOG)?;
     }
     let stop = Arc::new(Stop::new()?);
     let acceptor = Acceptor { listeners, shared: shared.clone(), stop: stop.clone(), spare: spare() };
@@ -110,6 +115,9 @@ impl Acceptor {
     /// Out of descriptors or memory, or another fault that will not go away at once.
     fn rest(&mut self, at: usize, e: &io::Error) {
         log::warn!("a connection could not be accepted: {e}");
+        if self.shared.registry.make_room() {
+            return;
+        }
         self.spare = None;
         if let Ok((stream, _)) = self.listeners[at].accept() {
             refuse(&stream);

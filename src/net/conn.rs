@@ -30,7 +30,11 @@ pub fn run(shared: &Arc<Shared>, ticket: Ticket, sock: Sock, address: IpAddr, be
                 let Conn { shared, ticket, sock, .. } = conn;
                 return ws::run(shared, ticket, sock, upgrade);
             }
-            Ok(After::End) => return conn.sock.end(),
+            Ok(After::End) => {
+                // What is left does nothing for its owner.
+                conn.ticket.set_state(State::Idle);
+                return conn.sock.end();
+            }
             Err(e) => return log::debug!("a connection broke off: {e}"),
         }
     }
@@ -103,6 +107,7 @@ impl Conn<'_> {
             upload: Upload {
                 shared: self.shared,
                 sock: &self.sock,
+                ticket: &self.ticket,
                 head: &head,
                 ahead,
                 taken: 0,
@@ -126,6 +131,7 @@ impl Conn<'_> {
             }
         };
         let keep_alive = head.keep_alive && !unread && !close;
+        self.ticket.set_waiting(true);
         respond::write(&self.sock, reply, Manner { minor: head.minor, head_only, keep_alive })?;
         let used = length + taken;
         self.buf.copy_within(used..self.filled, 0);
@@ -210,6 +216,7 @@ fn late(what: &str, ms: usize) -> Fault {
 pub struct Upload<'a> {
     shared: &'a Shared,
     sock: &'a Sock,
+    ticket: &'a Ticket,
     head: &'a Head<'a>,
     ahead: &'a [u8],
     taken: usize,
@@ -281,6 +288,7 @@ impl Upload<'_> {
         if self.head.expects_continue && !rest.is_empty() {
             self.sock.write_by(b"HTTP/1.1 100 Continue\r\n\r\n", deadline).map_err(gone)?;
         }
+        self.ticket.set_waiting(true);
         while !rest.is_empty() {
             match self.sock.read_by(rest, deadline) {
                 Ok(0) => return Err(gone(ErrorKind::UnexpectedEof.into())),
@@ -290,6 +298,9 @@ impl Upload<'_> {
             }
         }
         self.read = true;
+        if !self.ticket.set_waiting(false) {
+            return Err(gone(ErrorKind::ConnectionAborted.into()));
+        }
         Ok(body)
     }
 

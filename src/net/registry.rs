@@ -1,7 +1,8 @@
 //! All open connections: who they are from, what they do, and which of them may be displaced.
 //!
 //! A newcomer beyond a limit displaces the oldest connection that does nothing for its owner: idle between
-//! requests, its head unfinished, without a valid `hello`, or long busy with a request that showed no token.
+//! requests, its head unfinished, without a valid `hello`, or with a request that showed no token and waits for
+//! its peer or takes long.
 //! So neither a page's burst of requests nor an owner under attack is turned away, and whoever shows no token
 //! cannot hold a place for long.
 
@@ -9,6 +10,7 @@ use super::access::Peer;
 use super::mailbox::Mailbox;
 use crate::budget::{Budget, METERS, Permit};
 use crate::chunk::DeviceNo;
+use rustix::process::{Resource, getrlimit};
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,6 +22,10 @@ const PUBLIC_GRACE: Duration = Duration::from_secs(2);
 const GRACE: Duration = Duration::from_secs(1);
 /// How long a newcomer waits for the one that it displaced.
 const LEAVE_TIME: Duration = Duration::from_millis(250);
+/// Descriptors that connections leave to the rest of the program.
+const FILES_KEPT: usize = 32;
+/// Connections however few descriptors there are.
+const CONNECTIONS_MIN: usize = 4;
 
 /// What a connection does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +36,8 @@ pub enum State {
     Idle,
     /// serving a request that showed no token
     Public,
+    /// the same, but it waits for the peer: for the rest of its body, or for room for the answer
+    Waiting,
     /// serving a device
     Busy,
     /// a WebSocket that has not said a valid `hello`
@@ -57,7 +65,7 @@ impl Entry {
 
     fn displaceable(&self, now: Instant) -> bool {
         match self.state {
-            State::Head | State::Idle | State::PreHello => true,
+            State::Head | State::Idle | State::PreHello | State::Waiting => true,
             State::Public => now.duration_since(self.since) > PUBLIC_GRACE,
             State::Busy | State::Socket | State::Displaced => false,
         }
@@ -67,7 +75,7 @@ impl Entry {
     /// new one is; so a new one gets a moment for its request.
     fn rank(&self, now: Instant) -> u8 {
         match self.state {
-            State::Head if now.duration_since(self.since) < GRACE => 1,
+            State::Head | State::Waiting if now.duration_since(self.since) < GRACE => 1,
             State::Public => 2,
             _ => 0,
         }
@@ -89,6 +97,8 @@ struct Entries {
 /// The table; see the module's text.
 pub struct Registry {
     budget: &'static Budget,
+    /// connections at once: the budget's, or fewer where descriptors are few
+    connections: usize,
     entries: Mutex<Entries>,
     left: Condvar,
 }
@@ -103,7 +113,15 @@ pub struct Ticket {
 impl Registry {
     /// An empty table under a budget's limits.
     pub fn new(budget: &'static Budget) -> Arc<Registry> {
-        Arc::new(Registry { budget, entries: Mutex::default(), left: Condvar::new() })
+        let connections = connections_of(budget.connections, getrlimit(Resource::Nofile).current);
+        if connections < budget.connections {
+            log::warn!(
+                "this process may open few files, so only {connections} of {} connections are served at once: \
+                 raise its limit (ulimit -n, LimitNOFILE)",
+                budget.connections
+            );
+        }
+        Arc::new(Registry { budget, connections, entries: Mutex::default(), left: Condvar::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
@@ -117,13 +135,16 @@ impl Registry {
         let plain =
             |entry: &Entry| entry.peer == peer && !entry.is_socket() && entry.state != State::Displaced;
         let now = Instant::now();
-        let rested = |entry: &Entry| plain(entry) && now.duration_since(entry.since) > GRACE;
+        let rested = |entry: &Entry| {
+            let grace = if entry.state == State::Waiting { PUBLIC_GRACE } else { GRACE };
+            plain(entry) && now.duration_since(entry.since) > grace
+        };
         if entries.all.iter().filter(|entry| plain(entry)).count() >= self.budget.requests_per_address
             && let Some(at) = oldest(&entries.all, rested)
         {
             entries.all[at].displace();
         }
-        let permit = match METERS.connections.take(1, self.budget.connections) {
+        let permit = match METERS.connections.take(1, self.connections) {
             Some(permit) => permit,
             None => {
                 if !entries.all.iter().any(|entry| entry.state == State::Displaced) {
@@ -131,7 +152,7 @@ impl Registry {
                     entries.all[at].displace();
                 }
                 entries = self.wait_for_place(entries);
-                METERS.connections.take(1, self.budget.connections)?
+                METERS.connections.take(1, self.connections)?
             }
         };
         entries.next += 1;
@@ -142,8 +163,19 @@ impl Registry {
         Some(Ticket { registry: self.clone(), id, _permit: permit })
     }
 
+    /// Has one go that does nothing for its owner, because there is no descriptor for a newcomer; whether one
+    /// went.
+    pub fn make_room(&self) -> bool {
+        let mut entries = self.lock();
+        let Some(at) = victim(&entries.all) else { return false };
+        entries.all[at].displace();
+        let stays = |entries: &mut Entries| entries.all.iter().any(|entry| entry.state == State::Displaced);
+        let waited = self.left.wait_timeout_while(entries, LEAVE_TIME, stays);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
     fn wait_for_place<'a>(&self, entries: MutexGuard<'a, Entries>) -> MutexGuard<'a, Entries> {
-        let full = |_: &mut Entries| METERS.connections.used() >= self.budget.connections;
+        let full = |_: &mut Entries| METERS.connections.used() >= self.connections;
         let waited = self.left.wait_timeout_while(entries, LEAVE_TIME, full);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -195,7 +227,7 @@ impl Registry {
         for entry in &mut entries.all {
             match (&entry.mailbox, entry.state) {
                 (Some(mailbox), _) => mailbox.order_close(1001),
-                (None, State::Busy | State::Public) => {}
+                (None, State::Busy | State::Public | State::Waiting) => {}
                 (None, _) => entry.displace(),
             }
         }
@@ -205,6 +237,13 @@ impl Registry {
             entry.displace();
         }
     }
+}
+
+/// How many connections `files` descriptors allow: two each, since a WebSocket's mailbox has one, beside those of
+/// the store, the turns and their tools.
+fn connections_of(budget: usize, files: Option<u64>) -> usize {
+    let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
+    budget.min((files.saturating_sub(FILES_KEPT) / 2).max(CONNECTIONS_MIN))
 }
 
 /// The oldest that may be displaced among those that `of` picks.
@@ -238,6 +277,19 @@ impl Ticket {
                 entry.since = Instant::now();
             }
             true
+        })
+    }
+
+    /// A request that showed no token waits for its peer from now on, or no longer; `false` if it was displaced
+    /// meanwhile.
+    pub fn set_waiting(&self, waits: bool) -> bool {
+        self.with(|entry| {
+            entry.state = match entry.state {
+                State::Public if waits => State::Waiting,
+                State::Waiting if !waits => State::Public,
+                state => state,
+            };
+            entry.state != State::Displaced
         })
     }
 
@@ -315,6 +367,16 @@ mod tests {
         check(&[(1, Public, 9), (1, Public, 1)], Some(0));
         check(&[(1, Public, 1)], None);
         check(&[(1, Head, 0), (1, Idle, 0)], Some(1));
+        check(&[(1, Public, 1), (1, Waiting, 0)], Some(1));
+        check(&[(1, Waiting, 0), (1, Waiting, 2), (1, Idle, 1)], Some(1));
+        check(&[(1, Waiting, 0), (1, Idle, 0)], Some(1));
+    }
+
+    #[test]
+    fn few_descriptors_mean_few_connections_and_never_none() {
+        for (files, expected) in [(None, 24), (Some(1024), 24), (Some(64), 16), (Some(40), 4), (Some(0), 4)] {
+            assert_eq!(connections_of(24, files), expected, "{files:?}");
+        }
     }
 
     #[test]

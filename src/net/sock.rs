@@ -10,6 +10,11 @@ use std::time::{Duration, Instant};
 /// Bytes per second that a peer has to take at least, beyond the time that it may stall.
 const SLOWEST_PEER: u64 = 2048;
 
+/// What a peer may go on sending after its answer: a body that was refused, and its client is the owner's browser.
+const END_BYTES: usize = 512 * 1024;
+/// How long it may do so.
+const END_TIME: Duration = Duration::from_secs(1);
+
 /// A non-blocking socket, shared with the registry that may shut it down.
 #[derive(Clone, Debug)]
 pub struct Sock {
@@ -69,13 +74,13 @@ impl Sock {
     }
 
     /// Ends the answer so that the peer can still read it: no more is written, and what the peer is still
-    /// sending is thrown away, a little of it for a little while. Closing with unread input would reset the
+    /// sending is thrown away, up to a whole body and for a little while. Closing with unread input would reset the
     /// connection.
     pub fn end(&self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
-        let deadline = Instant::now() + Duration::from_millis(300);
-        let mut scrap = [0; 1024];
-        for _ in 0..64 {
+        let deadline = Instant::now() + END_TIME;
+        let mut scrap = [0; 4096];
+        for _ in 0..END_BYTES / scrap.len() {
             match self.read_by(&mut scrap, deadline) {
                 Ok(n) if n > 0 => {}
                 _ => break,

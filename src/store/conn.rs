@@ -50,6 +50,11 @@ impl Rung {
     }
 }
 
+/// A page of the database.
+pub(super) const PAGE_BYTES: usize = 4096;
+/// Beyond a full database: for the last rows of the turns that were running.
+pub(super) const LAST_ROOM_BYTES: usize = 1024 * 1024;
+
 /// Why the database could not be opened.
 #[derive(Debug)]
 pub(super) enum OpenFault {
@@ -175,8 +180,8 @@ fn connect(path: &Path, budget: &Budget, rung: Rung) -> rusqlite::Result<Connect
 
 /// Turns that run while `store_bytes` is passed may end; a tenth more is room enough, and then the database
 /// is full.
-fn most_pages(budget: &Budget) -> usize {
-    (budget.store_bytes / 10 * 11 + 1024 * 1024) / 4096
+pub(super) fn most_pages(budget: &Budget) -> usize {
+    (budget.store_bytes / 10 * 11 + 1024 * 1024) / PAGE_BYTES
 }
 
 /// Whether the disk refuses the journal, so that the next rung may work. Shared memory that cannot be opened

@@ -9,6 +9,8 @@ use super::fault::{Fault, at_limit};
 use super::*;
 use std::time::Duration;
 
+/// How many times its budget the write-ahead log may have before a writer waits for its checkpoint.
+const LOG_TIMES_MAX: u64 = 4;
 /// No write for this long, and the log is emptied.
 const IDLE: Duration = Duration::from_secs(5);
 /// No commit waits longer than this for a sync.
@@ -59,6 +61,41 @@ impl Store {
         if bytes >= limit { Err(at_limit(bytes, limit).into()) } else { Ok(()) }
     }
 
+    /// Checkpoints in the path of a writer that has outrun the housekeeper, so that it waits for the disk: the
+    /// log of a flood of rows would else be as long as the flood.
+    pub(super) fn bound_log(&self) {
+        let most = LOG_TIMES_MAX * self.budget.wal_bytes as u64;
+        let long = || self.rung != Rung::Truncate && self.measure().1 > most;
+        if !long() {
+            return;
+        }
+        let _one = lock_of(&self.checkpointing);
+        // Whoever held the lock may have done it.
+        if long()
+            && let Err(error) = self.checkpoint_alone()
+        {
+            self.note(Fault::Sql(error));
+        }
+    }
+
+    /// Lets `work` have the room that is kept for the end of turns that ran when the database became full.
+    pub fn with_last_room<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.set_most_pages(conn::LAST_ROOM_BYTES);
+        let done = work();
+        self.set_most_pages(0);
+        done
+    }
+
+    fn set_most_pages(&self, more: usize) {
+        let pages = conn::most_pages(self.budget) + more / conn::PAGE_BYTES;
+        let set = |writer: &Writer| {
+            writer.conn.query_row(&format!("PRAGMA max_page_count={pages}"), [], |_| Ok(()))
+        };
+        if let Some(Err(error)) = self.writer().as_ref().map(set) {
+            ::log::warn!("cannot change the database's limit: {error}");
+        }
+    }
+
     /// Checkpoints if the write-ahead log is over its budget.
     pub(super) fn checkpoint_if_long(&self) {
         if self.measure().1 > self.budget.wal_bytes as u64 {
@@ -86,6 +123,11 @@ impl Store {
     }
 
     pub(super) fn try_checkpoint(&self) -> rusqlite::Result<()> {
+        let _one = lock_of(&self.checkpointing);
+        self.checkpoint_alone()
+    }
+
+    fn checkpoint_alone(&self) -> rusqlite::Result<()> {
         if self.rung == Rung::Truncate {
             if let Some(writer) = self.writer().as_mut() {
                 writer.written = None;

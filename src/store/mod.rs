@@ -65,6 +65,8 @@ pub struct Store {
     counts: Counts,
     trouble: Mutex<Option<String>>,
     house: Mutex<housekeeper::House>,
+    /// held by the one thread that checkpoints; taken before any other lock
+    checkpointing: Mutex<()>,
 }
 
 /// Whether a commit is synced, and as what that sync counts.
@@ -135,6 +137,7 @@ impl Store {
             counts: Counts::default(),
             trouble: Mutex::new(None),
             house: Mutex::default(),
+            checkpointing: Mutex::default(),
         };
         store.measure();
         let counts = store.read(|conn| Ok((tabs::count_in(conn)?, devices::count_in(conn)?)));
@@ -210,6 +213,7 @@ impl Store {
             Ok(done) => {
                 self.count(durable);
                 *self.trouble() = None;
+                self.bound_log();
                 Ok(done)
             }
             Err(fault) => Err(self.note(fault)),

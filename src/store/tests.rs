@@ -271,6 +271,42 @@ fn at_its_limit_the_store_refuses_what_begins_and_lets_a_turn_end() {
     store.create_tab(&NewTab::default()).unwrap();
 }
 
+/// A stream that went on past the limit left a turn that could never be sealed: its tab neither answered nor
+/// could be purged. Now its end has room of its own.
+#[test]
+fn a_turn_that_filled_the_database_can_still_be_ended() {
+    let dir = Dir::new();
+    let store = Store::open(dir.path(), budget(|budget| budget.store_bytes = 512 * 1024)).unwrap();
+    let tab = store.create_tab(&NewTab::default()).unwrap().no;
+    let turn = begin(&store, tab, 1);
+    let row = |seq| text_row(turn, seq, 1, &"x".repeat(8000));
+    let end = (2..1000).find(|seq| store.append(tab, &[row(*seq)]).is_err()).unwrap();
+    let rest = [row(end), row(end + 1)];
+    assert!(matches!(store.append(tab, &rest), Err(StoreError::NoSpace(_))));
+    store.with_last_room(|| {
+        store.append(tab, &rest).unwrap();
+        seal(&store, tab, turn);
+    });
+    assert!(matches!(store.append(tab, &[row(end + 2), row(end + 3)]), Err(StoreError::NoSpace(_))));
+    store.purge_tab(tab).unwrap();
+    store.erase_purged(tab).unwrap();
+    store.create_tab(&NewTab::default()).unwrap();
+}
+
+/// A flood of 50 MB left a log of 85 MB, because the housekeeper came only now and then.
+#[test]
+fn the_write_ahead_log_is_bounded_without_the_housekeeper() {
+    let dir = Dir::new();
+    let limits = budget(|budget| budget.wal_bytes = 64 * 1024);
+    let store = Store::open(dir.path(), limits).unwrap();
+    let tab = store.create_tab(&NewTab::default()).unwrap().no;
+    let turn = begin(&store, tab, 1);
+    for seq in 2..300 {
+        store.append(tab, &[text_row(turn, seq, 1, &"x".repeat(8000))]).unwrap();
+        assert!(store.status().wal_bytes <= 5 * 64 * 1024, "{:?}", store.status());
+    }
+}
+
 #[test]
 fn a_disk_without_space_is_an_error_until_a_write_succeeds_again() {
     let (_dir, store, tab) = store();

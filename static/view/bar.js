@@ -90,7 +90,7 @@ export class BarView {
     }
     const nodes = [...groups].map(([provider, options]) => h('optgroup', { label: provider }, ...options));
     if (!models.some((model) => model.id === chosen)) {
-      const word = chosen ? (offer ? S.gone(chosen) : chosen) : S.noModel;
+      const word = chosen ? (offer ? S.gone(chosen) : chosen.slice(chosen.indexOf('/') + 1)) : S.noModel;
       nodes.unshift(h('option', { value: chosen, selected: true, disabled: !!offer }, word));
     }
     for (const error of (offer && offer.errors) || []) {

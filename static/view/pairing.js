@@ -56,6 +56,7 @@ export class PairingView {
   show(reason) {
     byId('pair').hidden = false;
     byId('app').hidden = true;
+    document.documentElement.removeAttribute('data-paired');
     this.#say(reason || '');
     this.field.focus();
   }

@@ -166,3 +166,29 @@ test('what a locale says about hours is kept', async (t) => {
   assert.match(told[0], /^(21[:.]05|9:05\sPM)$/);
   assert.match(told[1], /30/, 'another day bears its date');
 });
+
+// Bug: the line under the field went by what was known last. Effect: "Writing · 40 s" went on while the device was
+// off. Mend: without a connection it says that.
+test('a page that lost its device does not say that it works', async (t) => {
+  const { provider, siskin } = await setUp(t);
+  const page = await paired(t, siskin, { allow: /WebSocket|Failed to load resource|ERR_/ });
+  provider.answers = [
+    say([text(...Array.from({ length: 3000 }, (_, n) => `w${n} `))], { split: 200, pauseMs: 10 }),
+  ];
+  await ask(page, 'Count');
+  await page.getByText(/^Writing/).waitFor();
+  await siskin.kill();
+  await page.getByText('Not connected', { exact: true }).waitFor();
+  assert.equal(await page.getByText(/^Writing/).count(), 0);
+});
+
+test('the frame is painted before any module, only where the browser is paired', async (t) => {
+  const { siskin } = await setUp(t);
+  const page = await paired(t, siskin, { allow: /ERR_FAILED/ });
+  await page.route(/main\.js/, (route) => route.abort());
+  await page.reload();
+  assert.equal(await page.getByText('Siskin', { exact: true }).isVisible(), true);
+  await page.evaluate(() => localStorage.clear());
+  await page.reload();
+  assert.equal(await page.getByText('Siskin', { exact: true }).isVisible(), false);
+});

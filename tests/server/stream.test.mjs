@@ -460,3 +460,15 @@ both('one event over its budget ends the turn with a reason', async ({ provider,
   assert.ok(siskin.rss() < 16 * 1024 * 1024);
   assert.equal((await siskin.turn(tab.id, 'go on')).stopReason, 'end');
 });
+
+// A packed answer was read as if it were text, found empty, asked for again, and told as a broken connection.
+both('an answer that is packed is named as that, and asked for once', async ({ provider, siskin, tab }) => {
+  provider.always = async (exchange) => {
+    await exchange.head({ headers: { 'content-encoding': 'gzip' }, close: true });
+    await exchange.body(Buffer.from('1f8b0800000000000003', 'hex'));
+    exchange.end();
+  };
+  assert.equal((await siskin.turn(tab.id, 'go')).stopReason, 'error');
+  assert.match((await siskin.log(tab.id)).at(-1).data.message, /packs its answer \("gzip"\)/);
+  assert.equal(provider.asked.length, 1);
+});

@@ -189,3 +189,27 @@ fn arguments_beyond_their_budget_end_the_stream() {
     let long = "x".repeat(SMALL.arguments_bytes + 1);
     assert!(matches!(fold.delta(Delta::Arguments(&long)), Err(Fault::TooBig(_))));
 }
+
+#[test]
+fn arguments_that_a_provider_would_refuse_are_no_object() {
+    let deep = |levels: usize| format!("{}1{}", "{\"a\":".repeat(levels), "}".repeat(levels));
+    for good in ["{}", " {\"a\":[1,-2,0.5,null,true,\"\\\\u0000\"]} ", "{\"\\ud83d\\udc4d\":{}}", &deep(100)]
+    {
+        assert!(is_object(good), "{good}");
+    }
+    for bad in [
+        "",
+        "[]",
+        "null",
+        "{",
+        "{} {}",
+        "{\"a\":\"\\u0000\"}",
+        "{\"\\u0000\":1}",
+        "{\"a\":[\"\\ud800\"]}",
+        "{\"a\":1e999}",
+        &deep(10_000),
+        &format!("{{\"a\":{}", "[".repeat(50_000)),
+    ] {
+        assert!(!is_object(bad), "{bad}");
+    }
+}

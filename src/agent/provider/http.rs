@@ -84,6 +84,14 @@ pub fn open(provider: &Provider, request: Request<'_>, stop: &Stop) -> Result<Re
     if let Some(id) = head.headers.get("request-id").or(head.headers.get("x-request-id")) {
         log::debug!("{}: request id {id:?}", provider.name);
     }
+    if let Some(coding) = head.headers.get("content-encoding").filter(|coding| *coding != "identity") {
+        let message = format!(
+            "provider {} packs its answer ({coding:?}) though that was not asked for: turn compression off there, \
+             or in the proxy before it",
+            provider.name
+        );
+        return Err(refusal(None, message, false, None));
+    }
     Ok(Reply { status: head.status, headers: head.headers, body: body.into_reader(), patience })
 }
 

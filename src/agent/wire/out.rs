@@ -1,6 +1,7 @@
 //! Where the wire's bytes go: kept for the socket, or counted and hashed.
 
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 
 /// Bytes on their way; see the module's text.
 pub struct Out {
@@ -96,10 +97,12 @@ impl Out {
     }
 }
 
-/// `text` as serde_json writes it, without the quotes.
+/// `text` as serde_json writes it, without the quotes, and with U+FFFD for each NUL: providers refuse a request that has
+/// one anywhere, for ever after.
 fn escape(text: &str, into: &mut Vec<u8>) {
+    let clean = if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { Cow::Borrowed(text) };
     let start = into.len();
-    serde_json::to_writer(&mut *into, text).expect("writing text into memory does not fail");
+    serde_json::to_writer(&mut *into, &*clean).expect("writing text into memory does not fail");
     into.pop();
     into.remove(start);
 }
@@ -109,13 +112,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn a_nul_never_goes_on_the_wire() {
+        let mut out = Out::keeping();
+        out.escaped("a\0b\u{1}");
+        assert_eq!(out.bytes(), "a\u{fffd}b\\u0001".as_bytes());
+    }
+
     proptest! {
         #[test]
         fn escaped_text_is_the_inside_of_a_string(before in any::<String>(), text in any::<String>()) {
             let mut out = Out::keeping();
             out.raw(&before);
             out.escaped(&text);
-            let whole = serde_json::to_string(&text).unwrap();
+            let whole = serde_json::to_string(&text.replace('\0', "\u{fffd}")).unwrap();
             let inside = whole.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap();
             prop_assert_eq!(out.bytes().to_vec(), format!("{before}{inside}").into_bytes());
         }
