@@ -255,8 +255,28 @@ impl Budget {
             ));
         }
         let relations = [
-            (self.sockets <= self.connections, "sockets must not exceed connections"),
-            (self.chunk_bytes >= 4 * KIB, "chunk_bytes must be at least 4096"),
+            (
+                self.sockets >= 1 && self.sockets <= self.connections,
+                "sockets must be at least 1 and must not exceed connections",
+            ),
+            (
+                self.chunk_bytes >= 4 * KIB && self.chunk_bytes <= WINDOW_BYTES_MIN / 4,
+                "chunk_bytes must be 4096 to 65536",
+            ),
+            (self.head_bytes >= KIB, "head_bytes must be at least 1024"),
+            (self.frame_bytes >= KIB, "frame_bytes must be at least 1024"),
+            (self.mailbox_bytes >= 16 * KIB, "mailbox_bytes must be at least 16384"),
+            (self.tool_output_bytes >= KIB, "tool_output_bytes must be at least 1024"),
+            (self.page_rows >= 1, "page_rows must be at least 1"),
+            (self.steps >= 1 && self.attempts >= 1, "steps, attempts: at least 1"),
+            (
+                self.head_ms.min(self.body_ms).min(self.hello_ms) >= 100,
+                "head_ms, body_ms, hello_ms: at least 100",
+            ),
+            (
+                self.keep_alive_ms.min(self.write_stall_ms) >= 100,
+                "keep_alive_ms, write_stall_ms: at least 100",
+            ),
             (
                 self.chunk_bytes + KIB <= self.row_buffer_bytes,
                 "row_buffer_bytes must be 1 KiB above chunk_bytes",
@@ -351,11 +371,11 @@ pub struct Meters {
     pub bodies: Meter,
     /// turns running
     pub turns: Meter,
-    /// bytes in the fullest mailbox
+    /// bytes in the mailbox that changed last; the peak is the fullest there was
     pub mailbox_bytes: Meter,
-    /// bytes of the longest provider event
+    /// bytes of the last provider event; the peak is the longest
     pub event_bytes: Meter,
-    /// bytes of the longest arguments
+    /// bytes of the arguments that came last; the peak is the longest
     pub arguments_bytes: Meter,
     /// SQLite's heap
     pub sqlite_bytes: Meter,
@@ -422,6 +442,47 @@ mod tests {
         drop(held);
         assert!(METER.take(3, 3).is_some());
         assert_eq!(METER.peak(), 3);
+    }
+
+    /// Bug: any number was taken. Effect: with `page_rows = 0` or `frame_bytes = 0` every connection
+    /// panicked, with `hello_ms = 0` none could begin. Mend: a limit with which nothing works is refused at
+    /// the start.
+    #[test]
+    fn a_limit_with_which_nothing_works_is_refused_by_its_name() {
+        let names = [
+            "page_rows",
+            "frame_bytes",
+            "head_bytes",
+            "mailbox_bytes",
+            "tool_output_bytes",
+            "attempts",
+            "steps",
+            "sockets",
+            "head_ms",
+            "body_ms",
+            "keep_alive_ms",
+            "write_stall_ms",
+            "hello_ms",
+            "turns",
+            "bodies",
+            "connections",
+        ];
+        for name in names {
+            let mut budget = Budget::ROUTER;
+            assert!(budget.set(name, 0), "{name}");
+            assert!(budget.fault().is_some_and(|text| text.contains(name)), "{name}: {:?}", budget.fault());
+        }
+        // A row larger than a quarter of the smallest window would not fit a page of it.
+        let large = Budget {
+            connections: 8,
+            sockets: 8,
+            chunk_bytes: 66_000,
+            row_buffer_bytes: 68_000,
+            page_bytes: 68_000,
+            ..Budget::SBC
+        };
+        assert!(large.fault().is_some_and(|text| text.contains("chunk_bytes")), "{:?}", large.fault());
+        assert_eq!((Budget::ROUTER.fault(), Budget::SBC.fault()), (None, None));
     }
 
     #[test]

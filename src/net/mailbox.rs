@@ -104,6 +104,7 @@ impl Mailbox {
         let mut queue = self.lock();
         let note = queue.notes.pop_front()?;
         queue.bytes -= cost(&note);
+        METERS.mailbox_bytes.set(queue.bytes);
         Some(note)
     }
 
