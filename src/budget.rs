@@ -62,8 +62,8 @@ budgets! {
     total_bytes: 16 * MIB, 48 * MIB, "bytes";
     /// pages of the program and its libraries that get touched
     code_bytes: 3 * MIB, 3 * MIB, "bytes";
-    /// fixed cost of threads that always run, the allocator and the tables of tabs, devices and rules
-    base_bytes: 1536 * KIB, 2 * MIB, "bytes";
+    /// fixed cost of threads that always run, what the allocator keeps, the tables of tabs, devices and rules
+    base_bytes: 2560 * KIB, 3 * MIB, "bytes";
     /// SQLite's hard heap limit; an allocation beyond it fails that one request or turn
     sqlite_bytes: 2 * MIB, 4 * MIB, "bytes";
     /// connections at once; a newcomer beyond it displaces an idle one or gets 503
@@ -98,8 +98,8 @@ budgets! {
     row_buffer_bytes: 24 * KIB, 24 * KIB, "bytes";
     /// request bodies held at once; one more is answered 503 with Retry-After
     bodies: 2, 4, "count";
-    /// a request's body; larger is answered 413
-    body_bytes: 256 * KIB, 256 * KIB, "bytes";
+    /// a request's body: a message of quotes only, escaped, and what is around it; larger is answered 413
+    body_bytes: 260 * KIB, 260 * KIB, "bytes";
     /// turns that run at once; one more waits for a slot
     turns: 3, 8, "count";
     /// stack of a turn's thread (reserved)
