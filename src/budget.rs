@@ -144,7 +144,7 @@ budgets! {
     window_bytes: MIB, MIB, "bytes";
     /// most bytes of a window's rows
     window_bytes_max: 4 * MIB, 8 * MIB, "bytes";
-    /// the write-ahead log; the housekeeper checkpoints beyond it, and writers wait for that beyond four times it
+    /// the write-ahead log; the housekeeper checkpoints beyond it, and beyond four times it writers wait for that
     wal_bytes: 4 * MIB, 8 * MIB, "bytes";
     /// the whole database; new turns are refused beyond it
     store_bytes: 1024 * MIB, 2047 * MIB, "bytes";

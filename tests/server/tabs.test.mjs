@@ -89,7 +89,7 @@ test('the same message twice is one message, with another text it is a conflict'
   assert.equal(provider.asked.length, 2);
 });
 
-// Bug: escaped, a message of quotes was 32 bytes larger than a body may be. Effect: 413 below the message's limit.
+// Bug: escaped, a message of quotes was 32 bytes larger than a body may be. Effect: 413 within the limit.
 test('the longest message is taken whole, whatever it is made of', async (t) => {
   const { siskin, provider } = await setUp(t);
   const tab = await siskin.newTab();
