@@ -144,7 +144,7 @@ budgets! {
     window_bytes: MIB, MIB, "bytes";
     /// most bytes of a window's rows
     window_bytes_max: 4 * MIB, 8 * MIB, "bytes";
-    /// the write-ahead log; the housekeeper checkpoints beyond it, and beyond four times it writers wait for that
+    /// the write-ahead log; the housekeeper checkpoints beyond it, writers wait beyond four times as much
     wal_bytes: 4 * MIB, 8 * MIB, "bytes";
     /// the whole database; new turns are refused beyond it
     store_bytes: 1024 * MIB, 2047 * MIB, "bytes";
