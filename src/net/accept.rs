@@ -1,7 +1,8 @@
 //! The accept loop: one thread that no error ends.
 //!
-//! Out of descriptors or memory it displaces a connection that does nothing for its owner; where there is none it
-//! answers 503 with a spare descriptor, rests and goes on. What one connection does, a panic included, ends that connection only.
+//! Out of descriptors or memory it displaces a connection that does nothing for its owner; where there is
+//! none it answers 503 with a spare descriptor, rests and goes on. What one connection does, a panic
+//! included, ends that connection only.
 
 use super::access::Peer;
 use super::registry::{Leave, Ticket};

@@ -1,10 +1,9 @@
 //! All open connections: who they are from, what they do, and which of them may be displaced.
 //!
 //! A newcomer beyond a limit displaces the oldest connection that does nothing for its owner: idle between
-//! requests, its head unfinished, without a valid `hello`, or with a request that showed no token and waits for
-//! its peer or takes long.
-//! So neither a page's burst of requests nor an owner under attack is turned away, and whoever shows no token
-//! cannot hold a place for long.
+//! requests, its head unfinished, without a valid `hello`, or with a request that showed no token and waits
+//! for its peer or takes long. So neither a page's burst of requests nor an owner under attack is turned
+//! away, and whoever shows no token cannot hold a place for long.
 
 use super::access::Peer;
 use super::mailbox::Mailbox;
@@ -116,7 +115,8 @@ impl Registry {
         let connections = connections_of(budget.connections, getrlimit(Resource::Nofile).current);
         if connections < budget.connections {
             log::warn!(
-                "this process may open few files, so only {connections} of {} connections are served at once: \
+                "this process may open few files, so only {connections} of {} connections are served at \
+                 once: \
                  raise its limit (ulimit -n, LimitNOFILE)",
                 budget.connections
             );
@@ -239,8 +239,8 @@ impl Registry {
     }
 }
 
-/// How many connections `files` descriptors allow: two each, since a WebSocket's mailbox has one, beside those of
-/// the store, the turns and their tools.
+/// How many connections `files` descriptors allow: two each, since a WebSocket's mailbox has one, beside
+/// those of the store, the turns and their tools.
 fn connections_of(budget: usize, files: Option<u64>) -> usize {
     let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
     budget.min((files.saturating_sub(FILES_KEPT) / 2).max(CONNECTIONS_MIN))
@@ -280,8 +280,8 @@ impl Ticket {
         })
     }
 
-    /// A request that showed no token waits for its peer from now on, or no longer; `false` if it was displaced
-    /// meanwhile.
+    /// A request that showed no token waits for its peer from now on, or no longer; `false` if it was
+    /// displaced meanwhile.
     pub fn set_waiting(&self, waits: bool) -> bool {
         self.with(|entry| {
             entry.state = match entry.state {

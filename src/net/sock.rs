@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 /// Bytes per second that a peer has to take at least, beyond the time that it may stall.
 const SLOWEST_PEER: u64 = 2048;
 
-/// What a peer may go on sending after its answer: a body that was refused, and its client is the owner's browser.
+/// What a peer may go on sending after its answer: a body that was refused, and its client is the owner's
+/// browser.
 const END_BYTES: usize = 512 * 1024;
 /// How long it may do so.
 const END_TIME: Duration = Duration::from_secs(1);
@@ -74,8 +75,8 @@ impl Sock {
     }
 
     /// Ends the answer so that the peer can still read it: no more is written, and what the peer is still
-    /// sending is thrown away, up to a whole body and for a little while. Closing with unread input would reset the
-    /// connection.
+    /// sending is thrown away, up to a whole body and for a little while. Closing with unread input would
+    /// reset the connection.
     pub fn end(&self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
         let deadline = Instant::now() + END_TIME;

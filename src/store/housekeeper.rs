@@ -61,8 +61,8 @@ impl Store {
         if bytes >= limit { Err(at_limit(bytes, limit).into()) } else { Ok(()) }
     }
 
-    /// Checkpoints in the path of a writer that has outrun the housekeeper, so that it waits for the disk: the
-    /// log of a flood of rows would else be as long as the flood.
+    /// Checkpoints in the path of a writer that has outrun the housekeeper, so that it waits for the disk:
+    /// the log of a flood of rows would else be as long as the flood.
     pub(super) fn bound_log(&self) {
         let most = LOG_TIMES_MAX * self.budget.wal_bytes as u64;
         let long = || self.rung != Rung::Truncate && self.measure().1 > most;

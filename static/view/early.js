@@ -1,5 +1,5 @@
-// A classic script, so that it runs before the first paint: the theme that a switch chose, and the page's frame
-// where this browser is paired.
+// A classic script, so that it runs before the first paint: the theme that a switch chose, and the page's
+// frame where this browser is paired.
 try {
   const theme = localStorage.getItem('siskin.theme');
   if (theme === 'light' || theme === 'dark') document.documentElement.setAttribute('data-theme', theme);

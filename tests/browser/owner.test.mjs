@@ -167,8 +167,8 @@ test('what a locale says about hours is kept', async (t) => {
   assert.match(told[1], /30/, 'another day bears its date');
 });
 
-// Bug: the line under the field went by what was known last. Effect: "Writing · 40 s" went on while the device was
-// off. Mend: without a connection it says that.
+// Bug: the line under the field went by what was known last. Effect: "Writing · 40 s" went on while the
+// device was off. Mend: without a connection it says that.
 test('a page that lost its device does not say that it works', async (t) => {
   const { provider, siskin } = await setUp(t);
   const page = await paired(t, siskin, { allow: /WebSocket|Failed to load resource|ERR_/ });

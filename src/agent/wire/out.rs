@@ -97,8 +97,8 @@ impl Out {
     }
 }
 
-/// `text` as serde_json writes it, without the quotes, and with U+FFFD for each NUL: providers refuse a request that has
-/// one anywhere, for ever after.
+/// `text` as serde_json writes it, without the quotes, and with U+FFFD for each NUL: providers refuse a
+/// request that has one anywhere, for ever after.
 fn escape(text: &str, into: &mut Vec<u8>) {
     let clean = if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { Cow::Borrowed(text) };
     let start = into.len();
