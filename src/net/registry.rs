@@ -2,8 +2,9 @@
 //!
 //! A newcomer beyond a limit displaces the oldest connection that does nothing for its owner: idle between
 //! requests, its head unfinished, without a valid `hello`, or with a request that showed no token and waits
-//! for its peer or takes long. So neither a page's burst of requests nor an owner under attack is turned
-//! away, and whoever shows no token cannot hold a place for long.
+//! for its peer or takes long.
+//! So neither a page's burst of requests nor an owner under attack is turned away, and whoever shows no token
+//! cannot hold a place for long.
 
 use super::access::Peer;
 use super::mailbox::Mailbox;
@@ -116,8 +117,7 @@ impl Registry {
         if connections < budget.connections {
             log::warn!(
                 "this process may open few files, so only {connections} of {} connections are served at \
-                 once: \
-                 raise its limit (ulimit -n, LimitNOFILE)",
+                 once: raise its limit (ulimit -n, LimitNOFILE)",
                 budget.connections
             );
         }

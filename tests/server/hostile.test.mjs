@@ -198,8 +198,8 @@ test('a large body that is refused gets its answer', async (t) => {
   const type = 'Content-Type: application/json\r\n';
   const held = await Promise.all([1, 2].map(() => Raw.connect(siskin.port)));
   held.forEach((raw) => raw.write(`${part}${type}Content-Length: 200000\r\n\r\n{`));
-  const full = ({ name, used }) => name === 'bodies' && used === 2;
-  await until(async () => (await siskin.status()).budgets.some(full), 'two bodies');
+  const both = ({ name, used }) => name === 'bodies' && used === 2;
+  await until(async () => (await siskin.status()).budgets.some(both), 'two bodies');
   for (const [length, status] of [[200_000, 503], [300_000, 413]]) {
     const socket = net.connect({ port: siskin.port, host: '127.0.0.1', allowHalfOpen: true });
     let [got, fault] = [''];
@@ -236,7 +236,7 @@ function disk(t, size) {
 }
 
 // A turn that could not be sealed was told as `error`, as if it were over, before its `turn-sealed`.
-test('a full disk in the middle of a turn is told, and the turn ends once there is room', async (t) => {
+test('a disk that fills in the middle of a turn is told, and the turn ends once there is room', async (t) => {
   const dir = disk(t, '4m');
   if (!dir) return;
   const { provider, siskin } = await setUp(t, { data: path.join(dir, 'data') });

@@ -86,9 +86,8 @@ pub fn open(provider: &Provider, request: Request<'_>, stop: &Stop) -> Result<Re
     }
     if let Some(coding) = head.headers.get("content-encoding").filter(|coding| *coding != "identity") {
         let message = format!(
-            "provider {} packs its answer ({coding:?}) though that was not asked for: turn compression \
-             off there, \
-             or in the proxy before it",
+            "provider {} packs its answer ({coding:?}) though that was not asked for: turn compression off \
+             there, or in the proxy before it",
             provider.name
         );
         return Err(refusal(None, message, false, None));
