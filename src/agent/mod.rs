@@ -20,7 +20,7 @@ pub mod wire;
 use crate::chunk::*;
 use crate::config::Config;
 use crate::event::Listener;
-use crate::store::{Prefix, Sealed, Sent, Store, StoreError, Tab};
+use crate::store::{Prefix, Sealed, Store, StoreError, Tab};
 use fold::Pen;
 pub use frames::tab as tab_json;
 use live::{Live, Lives, Subscription};
@@ -46,15 +46,6 @@ pub enum Refusal {
     Full(&'static str),
     /// the store has no space, or is broken
     Store(StoreError),
-}
-
-/// The answer to a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accepted {
-    /// what became of it
-    pub sent: Sent,
-    /// its turn waits for a slot
-    pub waiting: bool,
 }
 
 /// A tab and how it stands.

@@ -5,11 +5,10 @@
 //! error or a restart it stays until the owner sends again.
 
 use super::fold::Pen;
-use super::live::Live;
 use super::slots::Job;
 use super::split::{Cut, parts};
 use super::stop::Stop;
-use super::{Accepted, Agent, Refusal, frames};
+use super::{Agent, Refusal, frames};
 use crate::chunk::*;
 use crate::store::{BeginTurn, Known, Queued, Sent, StoreError, Tab, TabChange, now};
 use std::sync::Arc;
@@ -27,12 +26,12 @@ struct Message<'a> {
 impl Agent {
     /// Takes a message; it is in the store when this returns. The same `client_id` and text again give the
     /// same answer.
-    pub fn send(&self, tab: TabNo, client_id: &str, text: &str) -> Result<Accepted, Refusal> {
+    pub fn send(&self, tab: TabNo, client_id: &str, text: &str) -> Result<Sent, Refusal> {
         self.check(client_id, text)?;
         let _deciding = self.decide();
         let stored = self.known_tab(tab)?;
         match self.store.known(tab, client_id, text)? {
-            Known::Same(sent) => return Ok(self.accepted(tab, sent)),
+            Known::Same(sent) => return Ok(sent),
             Known::Other => {
                 return Err(Refusal::Conflict("this clientId was used for another text".to_owned()));
             }
@@ -42,11 +41,11 @@ impl Agent {
         if self.look(tab, |live| live.turn.is_some()) == Some(true) {
             return self.enqueue(tab, client_id, text);
         }
-        let turn = self.begin(tab, Some(Message { client_id, text, steered: false }))?;
+        let sent = self.begin(tab, Some(Message { client_id, text, steered: false }))?;
         if stored.title.is_empty() {
             self.name_tab(tab, text);
         }
-        Ok(self.accepted(tab, Sent::Started(turn)))
+        Ok(sent)
     }
 
     /// Takes a queued message back.
@@ -97,18 +96,12 @@ impl Agent {
         Ok(())
     }
 
-    fn accepted(&self, tab: TabNo, sent: Sent) -> Accepted {
-        let own =
-            |live: &Live| live.status == TabStatus::Waiting && live.turn.map(Sent::Started) == Some(sent);
-        Accepted { sent, waiting: self.look(tab, own) == Some(true) }
-    }
-
-    fn enqueue(&self, tab: TabNo, client_id: &str, text: &str) -> Result<Accepted, Refusal> {
+    fn enqueue(&self, tab: TabNo, client_id: &str, text: &str) -> Result<Sent, Refusal> {
         let no = self.store.enqueue(tab, client_id, text)?;
         let head = shorten(text, 1024).to_owned();
         let message = Queued { no, client_id: client_id.to_owned(), head, bytes: text.len() as u64 };
         self.lives.post(tab, true, frames::queued(tab, &message), |_| {});
-        Ok(Accepted { sent: Sent::Queued(no), waiting: false })
+        Ok(Sent::Queued(no))
     }
 
     /// Begins a turn with all that is queued; tells whether there was anything. Called under the deciding
@@ -123,7 +116,7 @@ impl Agent {
 
     /// Begins a turn with all that is queued and then `message`: rows first, then everyone is told, then it
     /// gets a slot.
-    fn begin(&self, tab: TabNo, message: Option<Message<'_>>) -> Result<TurnNo, Refusal> {
+    fn begin(&self, tab: TabNo, message: Option<Message<'_>>) -> Result<Sent, Refusal> {
         let stop = Stop::new().map_err(|error| {
             Refusal::Store(StoreError::Broken(format!("no descriptor for another turn: {error}")))
         })?;
@@ -139,25 +132,25 @@ impl Agent {
         if let Some(message) = &message {
             rows.extend(self.user_rows(&mut seq, TurnNo(0), 1, message)?);
         }
-        let status = if self.slots.busy() { TabStatus::Waiting } else { TabStatus::Running };
+        let waits = self.slots.busy();
         let turn = self.store.begin_turn(BeginTurn {
             tab,
             rows: &mut rows,
             consumed: &queue.iter().map(|queued| queued.no).collect::<Vec<_>>(),
             sent: message.as_ref().map(|message| (message.client_id, message.text)),
-            status: if status == TabStatus::Waiting { TurnStatus::Waiting } else { TurnStatus::Running },
+            status: if waits { TurnStatus::Waiting } else { TurnStatus::Running },
         })?;
         let stop = Arc::new(stop);
         // Before anyone hears of the turn, so that a stop that answers the first frame is not lost.
         self.stops().insert(tab, stop.clone());
         self.lives.post(tab, true, frames::turn_start(tab, turn), |live| live.turn = Some(turn));
-        self.set_status(tab, status);
+        self.set_status(tab, if waits { TabStatus::Waiting } else { TabStatus::Running });
         self.lives.change(tab, |live| live.newest = seq - 1);
         for (queued, seq) in consumed {
             self.lives.post(tab, true, frames::consumed(tab, queued, seq), |_| {});
         }
         self.slots.push(Job::new(tab, turn, stop, self.config.budget.attempts));
-        Ok(turn)
+        Ok(if waits { Sent::Waiting(turn) } else { Sent::Started(turn) })
     }
 
     /// At a tool boundary: what is queued becomes user rows of the running turn.

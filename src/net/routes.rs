@@ -292,10 +292,10 @@ fn send(shared: &Arc<Shared>, request: &mut Request<'_>, tab: TabNo) -> Result<R
         message_id: Option<MessageNo>,
     }
     let body: In = request.upload.json(usize::MAX)?;
-    let accepted = shared.agent.send(tab, &body.client_id, &body.text).map_err(|e| refused(shared, e))?;
-    let (status, turn_id, message_id) = match accepted.sent {
-        Sent::Started(turn) if accepted.waiting => ("waiting", Some(turn), None),
+    let sent = shared.agent.send(tab, &body.client_id, &body.text).map_err(|e| refused(shared, e))?;
+    let (status, turn_id, message_id) = match sent {
         Sent::Started(turn) => ("started", Some(turn), None),
+        Sent::Waiting(turn) => ("waiting", Some(turn), None),
         Sent::Queued(message) => ("queued", None, Some(message)),
     };
     Ok(Reply::json(202, crate::chunk::json(&Out { status, turn_id, message_id })))

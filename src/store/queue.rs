@@ -21,7 +21,7 @@ impl Store {
         let hash = hash_of(text);
         self.read(|conn| {
             let mut statement = conn.prepare_cached(
-                "SELECT hash = ?3, turn, message FROM sends WHERE tab = ?1 AND client_id = ?2",
+                "SELECT hash = ?3, turn, waited, message FROM sends WHERE tab = ?1 AND client_id = ?2",
             )?;
             let found = statement.query_row(params![tab.0, client_id, hash], known_from).optional()?;
             Ok(found.unwrap_or(Known::New))
@@ -112,14 +112,15 @@ pub(super) fn remember(
     text: &str,
     sent: Sent,
 ) -> rusqlite::Result<()> {
-    let (turn, message) = match sent {
-        Sent::Started(turn) => (Some(turn.0), None),
-        Sent::Queued(message) => (None, Some(message.0)),
+    let (turn, waited, message) = match sent {
+        Sent::Started(turn) => (Some(turn.0), false, None),
+        Sent::Waiting(turn) => (Some(turn.0), true, None),
+        Sent::Queued(message) => (None, false, Some(message.0)),
     };
     conn.prepare_cached(
-        "INSERT INTO sends (tab, client_id, hash, turn, message) VALUES (?1, ?2, ?3, ?4, ?5)",
+        "INSERT INTO sends (tab, client_id, hash, turn, waited, message) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?
-    .execute(params![tab.0, client_id, hash_of(text), turn, message])?;
+    .execute(params![tab.0, client_id, hash_of(text), turn, waited, message])?;
     Ok(())
 }
 
@@ -128,9 +129,10 @@ fn hash_of(text: &str) -> [u8; 32] {
 }
 
 fn known_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<Known> {
-    let (turn, message): (Option<u32>, Option<u32>) = (row.get(1)?, row.get(2)?);
+    let (turn, message): (Option<u32>, Option<u32>) = (row.get(1)?, row.get(3)?);
     Ok(match (row.get(0)?, turn, message) {
         (false, _, _) => Known::Other,
+        (true, Some(turn), _) if row.get(2)? => Known::Same(Sent::Waiting(TurnNo(turn))),
         (true, Some(turn), _) => Known::Same(Sent::Started(TurnNo(turn))),
         (true, None, message) => Known::Same(Sent::Queued(MessageNo(message.unwrap_or(0)))),
     })

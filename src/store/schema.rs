@@ -106,6 +106,7 @@ CREATE TABLE sends (
     client_id TEXT NOT NULL,
     hash BLOB NOT NULL,
     turn INTEGER,
+    waited INTEGER NOT NULL,
     message INTEGER,
     PRIMARY KEY (tab, client_id)
 ) WITHOUT ROWID;

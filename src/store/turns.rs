@@ -44,7 +44,9 @@ impl Store {
                 queue::consume(tx, tab, *message)?;
             }
             if let Some((client_id, text)) = sent {
-                queue::remember(tx, tab, client_id, text, Sent::Started(turn))?;
+                let waits = status == TurnStatus::Waiting;
+                let sent = if waits { Sent::Waiting(turn) } else { Sent::Started(turn) };
+                queue::remember(tx, tab, client_id, text, sent)?;
             }
             Ok(turn)
         })

@@ -139,8 +139,10 @@ pub struct Sealed {
 /// What became of a message that was sent before with the same client id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// it started this turn (or waits for a slot with it)
+    /// it started this turn
     Started(TurnNo),
+    /// it began this turn, which had to wait for a slot
+    Waiting(TurnNo),
     /// it was queued as this
     Queued(MessageNo),
 }

@@ -408,13 +408,17 @@ test('a turn that waits for a slot says so, and starts by itself', async (t) => 
   };
   for (const tab of tabs.slice(0, 3)) assert.equal((await siskin.send(tab.id, 'go')).status, 'started');
   await until(() => gates.length === 3, 'three turns to run');
-  assert.equal((await siskin.send(tabs[3].id, 'go')).status, 'waiting');
+  const message = { clientId: 'fourth', text: 'go' };
+  const route = `/api/tabs/${tabs[3].id}/messages`;
+  const waiting = await siskin.api('POST', route, message);
+  assert.equal(waiting.json.status, 'waiting');
   assert.equal((await siskin.tab(tabs[3].id)).status, 'waiting');
   assert.equal(provider.asked.length, 3);
   gates.shift()();
   await until(() => gates.length === 3, 'the fourth turn to run');
   gates.forEach((open) => open());
   for (const tab of tabs) assert.equal((await siskin.idle(tab.id)).status, 'idle');
+  assert.deepEqual((await siskin.api('POST', route, message)).json, waiting.json, 'the same answer later on');
 });
 
 test('of two messages at the same moment one starts the turn and the other waits its time', async (t) => {
