@@ -165,7 +165,8 @@ fn options_win_over_the_file_and_the_file_over_the_environment() {
         ..Options::default()
     };
     let environment = [("STATE_DIRECTORY", "/state:/other"), ("HOME", "/home/me")];
-    let config = load_with(WHOLE, &options, &environment).unwrap();
+    let config =
+        load_with(&WHOLE.replace("connections = 48", "connections = 24"), &options, &environment).unwrap();
     assert_eq!(
         (config.listen, config.data.as_path(), config.profile),
         (listen, Path::new("/option"), "router")
