@@ -70,8 +70,8 @@ struct Guesses {
 
 #[derive(Debug, Default)]
 struct Pairing {
-    codes: Vec<Pending>,
-    guesses: Vec<Guesses>,
+    codes: heapless::Vec<Pending, CODES_MAX>,
+    guesses: heapless::Vec<Guesses, ADDRESSES_MAX>,
 }
 
 /// What became of a guess.
@@ -199,10 +199,7 @@ impl Access {
         let now = boot_ms();
         let mut pairing = self.lock();
         pairing.forget(now);
-        if pairing.codes.len() >= CODES_MAX {
-            pairing.codes.remove(0);
-        }
-        pairing.codes.push(Pending { code: code.clone(), born_ms: now, wrong: 0 });
+        push_over(&mut pairing.codes, Pending { code: code.clone(), born_ms: now, wrong: 0 });
         Some(Code { text: code, expires_at: crate::store::now() + CODE_MS as i64 })
     }
 
@@ -277,14 +274,18 @@ impl Pairing {
         }
         match known.and_then(|at| self.guesses.get_mut(at)) {
             Some(guesses) => guesses.wrong += 1,
-            None => {
-                if self.guesses.len() >= ADDRESSES_MAX {
-                    self.guesses.remove(0);
-                }
-                self.guesses.push(Guesses { peer, since_ms: now, wrong: 1 });
-            }
+            None => push_over(&mut self.guesses, Guesses { peer, since_ms: now, wrong: 1 }),
         }
         Guess::Wrong
+    }
+}
+
+/// Adds to a table; in a full one the oldest makes room.
+fn push_over<T, const N: usize>(table: &mut heapless::Vec<T, N>, item: T) {
+    if let Err(item) = table.push(item) {
+        table.remove(0);
+        let pushed = table.push(item);
+        debug_assert!(pushed.is_ok(), "one place is free");
     }
 }
 

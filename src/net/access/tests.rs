@@ -109,7 +109,7 @@ fn some_peer(n: u8) -> Peer {
 
 fn pairing(codes: &[&str]) -> Pairing {
     let codes = codes.iter().map(|code| Pending { code: (*code).into(), born_ms: 0, wrong: 0 }).collect();
-    Pairing { codes, guesses: Vec::new() }
+    Pairing { codes, ..Pairing::default() }
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_code_endures_twenty_guesses_and_a_new_one_is_not_hurt() {
         assert_eq!(pairing.guess(some_peer(n), "x", 10), Guess::Wrong);
     }
     assert_eq!(pairing.guess(some_peer(99), "ABCD-EFGH", 10), Guess::TooMany(CODE_MS - 10));
-    pairing.codes.push(Pending { code: "JKLM-NPQR".into(), born_ms: 20, wrong: 0 });
+    push_over(&mut pairing.codes, Pending { code: "JKLM-NPQR".into(), born_ms: 20, wrong: 0 });
     assert_eq!(pairing.guess(some_peer(99), "JKLM-NPQR", 30), Guess::Right(1));
     assert_eq!(pairing.guess(some_peer(99), "ABCD-EFGH", 30), Guess::Wrong);
 }
