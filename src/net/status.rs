@@ -35,9 +35,8 @@ struct Memory {
 struct Line {
     name: &'static str,
     limit: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// `null` for what is a bound of one thing at a time and is not counted
     used: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     peak: Option<usize>,
     unit: &'static str,
 }
@@ -69,7 +68,7 @@ pub fn json(shared: &Shared) -> String {
         uptime_ms: shared.started.elapsed().as_millis() as u64,
         demo: shared.config.demo,
         memory: Memory { rss, peak_rss, heap, peak_heap },
-        budgets: budgets(shared),
+        budgets: budgets(shared, rss, peak_rss),
         connections: METERS.connections.used(),
         turns: METERS.turns.used(),
         panics: METERS.panics.used(),
@@ -85,17 +84,15 @@ fn clock_ok(now: i64) -> bool {
     now / 1000 >= built
 }
 
-fn budgets(shared: &Shared) -> Vec<Line> {
+fn budgets(shared: &Shared, rss: usize, peak_rss: usize) -> Vec<Line> {
     let rows = shared.config.budget.rows().into_iter();
     rows.map(|row| {
-        let meter = METERS.of(row.name);
-        Line {
-            name: row.name,
-            limit: row.limit,
-            used: meter.map(|meter| meter.used()),
-            peak: meter.map(|meter| meter.peak()),
-            unit: row.unit,
-        }
+        let (used, peak) = match (row.name, METERS.of(row.name)) {
+            ("total_bytes", _) => (Some(rss), Some(peak_rss)),
+            (_, Some(meter)) => (Some(meter.used()), Some(meter.peak())),
+            (_, None) => (None, None),
+        };
+        Line { name: row.name, limit: row.limit, used, peak, unit: row.unit }
     })
     .collect()
 }

@@ -151,8 +151,8 @@ function facts(status) {
 
 /** @param {any[]} budgets  those that are metered first; the fixed limits are there for who asks */
 function budgetTables(budgets) {
-  const metered = budgets.filter((one) => one.used !== undefined);
-  const fixed = budgets.filter((one) => one.used === undefined);
+  const metered = budgets.filter((one) => one.used != null);
+  const fixed = budgets.filter((one) => one.used == null);
   const rest = fixed.map((one) => [name(one), amount(one.limit, one.unit)]);
   return [
     table(metered.map(meteredRow), S.devBudgetHead, 'figures'),
