@@ -84,11 +84,11 @@ fn clock_ok(now: i64) -> bool {
     now / 1000 >= built
 }
 
-fn budgets(shared: &Shared, rss: usize, peak_rss: usize) -> Vec<Line> {
+fn budgets(shared: &Shared, rss: u64, peak_rss: u64) -> Vec<Line> {
     let rows = shared.config.budget.rows().into_iter();
     rows.map(|row| {
         let (used, peak) = match (row.name, METERS.of(row.name)) {
-            ("total_bytes", _) => (Some(rss), Some(peak_rss)),
+            ("total_bytes", _) => (Some(rss as usize), Some(peak_rss as usize)),
             (_, Some(meter)) => (Some(meter.used()), Some(meter.peak())),
             (_, None) => (None, None),
         };
