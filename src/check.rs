@@ -1,7 +1,7 @@
 //! `siskin check`: what is right and wrong with this installation, one line each.
 
 use crate::cli::Failure;
-use crate::config::{ApiKind, Config, Options, Provider};
+use crate::config::{ApiKind, Config, Options, Provider, Sandbox};
 use std::io::Write;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     }
     match wrong {
         0 => Ok(()),
-        count => Err(Failure::run(format!("{count} of the above need mending"))),
+        count => Err(Failure::run(format!("{count} of the above must be mended"))),
     }
 }
 
@@ -61,6 +61,10 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
 pub fn local(config: &Config) -> Vec<Finding> {
     let file = config.file.as_ref().map_or("no file; defaults".to_owned(), |file| file.display().to_string());
     let mut all = vec![finding("config", Ok(file))];
+    let idle = without_effect(config);
+    if !idle.is_empty() {
+        all.push(finding("config", Err(format!("{}: no effect yet; remove", idle.join(", ")))));
+    }
     if config.temporary {
         all.push(finding("data", Ok("a temporary folder, made at start".to_owned())));
     } else {
@@ -79,6 +83,19 @@ pub fn local(config: &Config) -> Vec<Finding> {
         all.push(finding("providers", Err(text.to_owned())));
     }
     all
+}
+
+/// The keys of the config that are set and read, but that nothing obeys yet.
+pub fn without_effect(config: &Config) -> Vec<&'static str> {
+    let keys = [
+        ("sandbox", config.sandbox != Sandbox::Required),
+        ("device_shell", config.device_shell),
+        ("http_allow", !config.http_allow.is_empty()),
+        ("tokens_per_day", config.tokens_per_day > 0),
+        ("notify", !config.notify.is_empty()),
+        ("permission", !config.permissions.is_empty()),
+    ];
+    keys.into_iter().filter(|(_, set)| *set).map(|(key, _)| key).collect()
 }
 
 fn clock(now_s: i64) -> Result<String, String> {
@@ -174,6 +191,16 @@ mod tests {
     fn an_old_clock_is_wrong_and_a_later_one_is_not() {
         assert!(clock(0).is_err());
         assert!(clock(CLOCK_LEAST_S).is_ok());
+    }
+
+    #[test]
+    fn keys_that_nothing_obeys_are_said() {
+        assert_eq!(without_effect(&Config::defaults()), [""; 0]);
+        let config = Config { tokens_per_day: 1, ..Config::defaults() };
+        assert_eq!(without_effect(&config), ["tokens_per_day"]);
+        assert!(
+            local(&config).iter().any(|one| !one.ok && one.text.starts_with("tokens_per_day: no effect"))
+        );
     }
 
     #[test]

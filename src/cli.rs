@@ -25,7 +25,7 @@ usage: siskin [serve] [options]   serve until SIGTERM; prints the address
 
 options:
   --config FILE         TOML file (default: /etc/siskin/siskin.toml if it exists)
-  --data DIR            data directory (default: /var/lib/siskin for root and services)
+  --data DIR            data directory (default: /var/lib/siskin; not as root: ~/.local/share/siskin)
   --listen ADDR:PORT    address to listen on, may be repeated (default: 127.0.0.1:8787)
   --profile router|sbc  limits for 64 MB of memory, or for 512 MB
   --demo                a built-in model without network or key; temporary data unless --data
@@ -170,7 +170,9 @@ pub fn act(verb: Verb, options: &Options, out: &mut dyn Write) -> Result<(), Fai
 
 fn pair(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     if options.demo && options.data.is_none() {
-        return Err(Failure::usage("--demo keeps its data in a temporary folder; name it with --data"));
+        let what =
+            "--demo keeps its data in a temporary folder; name it with --data, or pair on the page: Device";
+        return Err(Failure::usage(what));
     }
     let config = Config::from_process(options).map_err(Failure::usage)?;
     let made = control::ask_pair(&config.data).map_err(Failure::run)?;

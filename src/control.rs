@@ -171,7 +171,7 @@ pub fn ask_pair(data: &Path) -> Result<Pairing, String> {
     let peer = short_path(data, |path| UnixStream::connect(path)).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => format!(
             "no server runs with data directory {}; start one with `siskin serve`, \
-             or name its directory with --data",
+             or give the --config or --data that it runs with",
             data.display()
         ),
         io::ErrorKind::PermissionDenied => {

@@ -49,6 +49,10 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     if config.providers.is_empty() {
         log::warn!("no model yet: {}", check::NO_PROVIDER);
     }
+    let idle = check::without_effect(&config);
+    if !idle.is_empty() {
+        log::warn!("config: {}: no effect yet", idle.join(", "));
+    }
     // What only the start needed.
     sys::give_back_code();
     wait_for_end(&mut signals, options, &agent);
@@ -65,10 +69,13 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
 fn announce(out: &mut dyn Write, addresses: &[SocketAddr], url: &str, store: &Store, edge: &Edge) {
     let more = addresses.iter().skip(1).map(|address| format!(" and http://{}/", reachable(*address)));
     let _ = writeln!(out, "listening on {url}{}", more.collect::<String>());
-    if store.devices().is_ok_and(|devices| devices.is_empty())
+    let paired = store.devices().map(|devices| devices.len());
+    if matches!(paired, Ok(0))
         && let Some(made) = edge.pair(url)
     {
         let _ = writeln!(out, "open {} to pair this browser (once, within 10 minutes)", made.url);
+    } else if let Ok(paired) = paired {
+        let _ = writeln!(out, "paired browsers: {paired}; `siskin pair` or the page's Device adds another");
     }
     let _ = out.flush();
 }
@@ -244,7 +251,7 @@ fn bind(address: SocketAddr, wanted: &[SocketAddr]) -> io::Result<TcpListener> {
 fn bind_fault(address: SocketAddr, error: &io::Error) -> String {
     let what = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "the port is in use by another program; end that one, or choose another port with --listen"
+            "the port is in use, perhaps by another siskin; end that one, or choose another port with --listen"
         }
         io::ErrorKind::AddrNotAvailable => {
             "this host has no such address; choose one that it has with --listen, or 0.0.0.0 for all"

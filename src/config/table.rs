@@ -44,7 +44,7 @@ impl<'a> Section<'a> {
             let name: &str = key.get_ref();
             if !known.contains(&name) {
                 let near = nearest(name, known);
-                let what = format!("{label}unknown key {name:?}; the nearest known one is {near:?}");
+                let what = format!("{label}key {name:?} is unknown; the nearest known one is {near:?}");
                 return Err(source.error(key.span().start, what));
             }
         }

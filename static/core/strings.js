@@ -203,7 +203,7 @@ export const S = {
     ['Write me a checklist', 'Write me a short checklist for keeping a home router healthy.'],
   ],
   noModelTitle: 'One thing is missing: a model',
-  noModelLead: 'Name a provider in the config file, then restart Siskin. For a model on your own network:',
+  noModelLead: 'Name a provider in siskin.toml, then restart Siskin. For a model on your own network:',
   noModelConfig: '[[provider]]\nname = "home"\nkind = "openai"\nbase_url = "http://192.168.1.20:11434/v1"',
   noModelCloud: 'For a hosted one:',
   noModelCloudConfig:

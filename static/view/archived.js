@@ -22,7 +22,8 @@ export class ArchivedView {
 
   async #refresh() {
     try {
-      const { tabs } = await this.api.get('/api/tabs?archived=true');
+      const all = await this.api.get('/api/tabs?archived=true');
+      const tabs = all.tabs.filter((tab) => tab.archived);
       tabs.sort((a, b) => b.updatedAt - a.updatedAt);
       this.list.replaceChildren(...tabs.map((tab) => this.#tab(tab)));
       setText(this.says, tabs.length ? S.archivedNote : S.archivedNone);

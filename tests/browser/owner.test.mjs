@@ -34,13 +34,16 @@ test('an archived tab comes back by undo, and from its page; erased it is gone',
 
   await archive(page).click();
   await tab(page, /Second thing/).waitFor({ state: 'detached' });
+  await page.getByRole('link', { name: 'Archived' }).click();
+  const kept = page.getByRole('main').getByRole('listitem');
+  await kept.filter({ hasText: 'Second thing' }).waitFor();
+  assert.equal(await kept.count(), 1, 'the open tab is not in the list');
   await tab(page, /First thing/).click();
   await log(page).getByText('First thing', { exact: true }).waitFor();
   await archive(page).click();
   await page.getByText('No tabs yet.').waitFor();
   await page.getByRole('link', { name: 'Archived' }).click();
   await page.getByRole('heading', { name: 'Archived tabs' }).waitFor();
-  const kept = page.getByRole('listitem');
   await until(async () => (await kept.count()) === 2, 'both in the list');
 
   const second = kept.filter({ hasText: 'Second thing' });
