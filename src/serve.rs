@@ -75,7 +75,7 @@ fn announce(out: &mut dyn Write, addresses: &[SocketAddr], url: &str, store: &St
     {
         let _ = writeln!(out, "open {} to pair this browser (once, within 10 minutes)", made.url);
     } else if let Ok(paired) = paired {
-        let _ = writeln!(out, "paired browsers: {paired}; `siskin pair` or the page's Device adds another");
+        log::info!("paired browsers: {paired}; `siskin pair` or the page's Device adds another");
     }
     let _ = out.flush();
 }
