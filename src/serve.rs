@@ -251,7 +251,7 @@ fn bind(address: SocketAddr, wanted: &[SocketAddr]) -> io::Result<TcpListener> {
 fn bind_fault(address: SocketAddr, error: &io::Error) -> String {
     let what = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "the port is in use, perhaps by another siskin; end that one, or choose another port with --listen"
+            "the port is in use, perhaps by another siskin; end that one, or choose another with --listen"
         }
         io::ErrorKind::AddrNotAvailable => {
             "this host has no such address; choose one that it has with --listen, or 0.0.0.0 for all"

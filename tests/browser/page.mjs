@@ -97,10 +97,16 @@ export const field = (page) => page.getByRole('textbox', { name: 'Message' });
 
 export const log = (page) => page.getByRole('region', { name: 'Conversation' });
 
-/** Types a message and sends it as an owner would. */
+/**
+ * Types a message and sends it as an owner would. Returns once it is a row or queued, since only then the
+ * page shows whether its turn runs; one that is not taken (refused, no connection) is its test's affair.
+ */
 export async function ask(page, text) {
   await field(page).fill(text);
   await page.getByRole('button', { name: /^Send/ }).click();
+  const start = text.trim().split('\n')[0].slice(0, 60);
+  const taken = page.locator('.item.user:not(.pending), .queued').filter({ hasText: start });
+  await taken.last().waitFor({ timeout: 3000 }).catch(() => {});
 }
 
 /** Waits until nothing runs any more. */
