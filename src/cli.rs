@@ -50,8 +50,13 @@ pub enum Verb {
     Help,
 }
 
-const VERBS: [(&str, Verb); 4] =
-    [("serve", Verb::Serve), ("pair", Verb::Pair), ("check", Verb::Check), ("budget", Verb::Budget)];
+const VERBS: [(&str, Verb); 5] = [
+    ("serve", Verb::Serve),
+    ("pair", Verb::Pair),
+    ("check", Verb::Check),
+    ("budget", Verb::Budget),
+    ("help", Verb::Help),
+];
 
 /// Why a run ended badly: one line for standard error, and the exit code.
 #[derive(Clone, Debug, PartialEq, Eq)]

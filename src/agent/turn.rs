@@ -384,7 +384,8 @@ impl Turn<'_> {
         if !self.stopped()
             && let Some(delay) = self.job.retry.next(&fault, fold.shown())
         {
-            log::info!("tab {}: try {attempts} failed, again in {} ms", self.job.tab, delay.as_millis());
+            let (tab, ms, why) = (self.job.tab, delay.as_millis(), told(&fault));
+            log::info!("tab {tab}: try {attempts} failed, again in {ms} ms: {why}");
             self.job.again = true;
             self.agent.show_retry(self.job.tab, attempts, delay, told(&fault));
             return Ok(Next::Later(delay));
