@@ -212,6 +212,7 @@ fn keep_house(store: &Store, rest: &mut Rest) {
     METERS.sqlite_bytes.set(used);
     rest.round(store.status().sealed_turns, METERS.connections.used(), METERS.turns.used());
     if REST_S.contains(&rest.seconds) {
+        sys::give_back_heap();
         sys::give_back_code();
     }
 }

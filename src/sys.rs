@@ -95,6 +95,15 @@ pub fn sqlite_heap() -> (usize, usize) {
     (used.max(0) as usize, peak.max(0) as usize)
 }
 
+/// Gives back free memory between what is in use; glibc by itself gives back only what lies at the heap's end.
+pub fn give_back_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: `malloc_trim` only releases free memory of the allocator, under its own lock.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Unmaps the pages of the program's code that are resident now. Those that are needed come back from the
 /// file, one fault for sixteen pages; those that only the start or a turn needed stay away. Returns how many
 /// bytes were let go of.
