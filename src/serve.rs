@@ -159,8 +159,8 @@ fn make_dir(dir: &Path) -> Result<(), String> {
     })
 }
 
-/// After so many seconds at rest the pages of code that only the start, a page's loading or turns need are
-/// given back; the second time is after the checkpoint that follows the last write.
+/// After so many seconds at rest free heap, and the pages of code that only the start, a page's loading or
+/// turns need, are given back; the second time is after the checkpoint that follows the last write.
 const REST_S: [u32; 2] = [2, 12];
 
 /// How long nothing has happened, told by what differs from one second to the next: a turn may begin and end

@@ -95,7 +95,7 @@ pub fn sqlite_heap() -> (usize, usize) {
     (used.max(0) as usize, peak.max(0) as usize)
 }
 
-/// Gives back free memory between what is in use; glibc by itself gives back only what lies at the heap's end.
+/// Gives back free memory between what is in use; by itself glibc gives back only the heap's end.
 pub fn give_back_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `malloc_trim` only releases free memory of the allocator, under its own lock.
