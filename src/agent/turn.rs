@@ -216,6 +216,7 @@ impl Turn<'_> {
             budget: agent.config.budget,
             provider,
             model,
+            facts: agent.facts(provider, model, &self.job.stop),
             effort: tab.effort.as_deref(),
             tab: tab.no,
             prefix: &prefix,

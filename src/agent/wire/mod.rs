@@ -64,6 +64,19 @@ pub struct Spec<'a> {
     pub form: Form,
 }
 
+impl Spec<'_> {
+    /// How the model is asked to think, and how hard, as the request says it; empty if it says nothing.
+    pub fn shape(&self) -> String {
+        let (thinking, takes_effort) = match self.form {
+            Form::Anthropic(fields) => (fields.thinking.word(), fields.effort),
+            Form::OpenAi(fields) => (None, fields.effort),
+        };
+        let effort = self.effort.filter(|_| takes_effort).map(|word| format!("effort={word}"));
+        let thinking = thinking.map(|word| format!("thinking={word}"));
+        [effort, thinking].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+}
+
 /// What is particular to an API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
