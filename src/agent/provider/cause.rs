@@ -61,14 +61,14 @@ pub fn is_too_long(message: &str) -> bool {
     WORDINGS.iter().any(|wording| text.contains(wording))
 }
 
-/// The request must become smaller before it is made again: it is longer than the model's context, or more
-/// bytes than the server takes (413).
-pub fn overflows(fault: &Fault) -> bool {
+/// Whether a fault says that the request must become smaller before it is made again: it is longer than the
+/// model's context, whose size is given where it is named, or more bytes than the server takes (413).
+pub fn overflow(fault: &Fault) -> Option<Option<u64>> {
     match fault {
-        Fault::Refusal { status: Some(413), .. } => true,
-        Fault::Refusal { status: Some(401..=404 | 429), .. } => false,
-        Fault::Refusal { message, .. } => is_too_long(message),
-        _ => false,
+        Fault::Refusal { status: Some(401..=404 | 429), .. } => None,
+        Fault::Refusal { message, .. } if is_too_long(message) => Some(context_told(message)),
+        Fault::Refusal { status: Some(413), .. } => Some(None),
+        _ => None,
     }
 }
 
@@ -289,7 +289,9 @@ mod tests {
         for (text, tokens) in TOO_LONG {
             assert!(is_too_long(text), "{text}");
             assert_eq!(context_told(text), tokens, "{text}");
-            assert!(overflows(&refused(Some(400), text)) && overflows(&refused(None, text)), "{text}");
+            for status in [Some(400), Some(413), Some(500), None] {
+                assert_eq!(overflow(&refused(status, text)), Some(tokens), "{text}");
+            }
         }
     }
 
@@ -308,15 +310,16 @@ mod tests {
         ] {
             assert!(!is_too_long(text), "{text}");
             assert_eq!(context_told(text), None, "{text}");
-            assert!(!overflows(&refused(Some(400), text)), "{text}");
+            assert_eq!(overflow(&refused(Some(400), text)), None, "{text}");
         }
-        assert!(!overflows(&refused(Some(429), "reduce the length of the messages: tokens per minute")));
-        assert!(!overflows(&Fault::TooBig("prompt is too long".into())));
+        let slow_down = refused(Some(429), "reduce the length of the messages: tokens per minute");
+        assert_eq!(overflow(&slow_down), None);
+        assert_eq!(overflow(&Fault::TooBig("prompt is too long".into())), None);
     }
 
     #[test]
     fn a_body_that_is_too_large_for_the_server_must_shrink_too() {
-        assert!(overflows(&refused(Some(413), "request_too_large")));
+        assert_eq!(overflow(&refused(Some(413), "request_too_large")), Some(None));
     }
 
     #[test]

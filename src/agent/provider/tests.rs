@@ -1,6 +1,7 @@
 //! What the tests of this folder share, and tests of a whole request against a socket.
 
 use super::*;
+use crate::chunk::{Seq, TabNo};
 
 /// A block as a sink saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,7 +163,8 @@ mod request {
     impl Case {
         fn run(&self, sink: &mut dyn Sink) -> Result<Answer, Fault> {
             let prefix = Prefix { system: "be brief".into(), tools: String::new() };
-            let place = (TabNo(1), self.log.rows.len() as Seq);
+            let upto = self.log.rows.len() as Seq;
+            let place = Part { tab: TabNo(1), upto, generation: Default::default(), closing: None };
             let spec = |quirks| spec(&self.provider, "m", self.told, place, &prefix, quirks);
             let budget = &Budget::ROUTER;
             let plan = wire::plan(&self.log, &spec(quirks::known(&self.provider, "m")), budget).unwrap();
@@ -688,7 +690,7 @@ mod request {
             let length = body.len();
             send(&mut stream, &format!("HTTP/1.1 400 Bad\r\ncontent-length: {length}\r\n\r\n{body}"));
         });
-        assert!(cause::overflows(&case(&url).answer().1.unwrap_err()));
+        assert!(cause::overflow(&case(&url).answer().1.unwrap_err()).is_some());
         assert_eq!(ASKED.load(Ordering::SeqCst), 1 + u64::from(REPAIRS_MAX));
     }
 
