@@ -150,6 +150,7 @@ export class Provider {
   bindings = new Bindings();
   strict = true;
   key = 'test-key';
+  /** Names, or entries as a provider lists them; `list` answers instead, if it is set. */
   models = ['scripted', 'other'];
   openai = {};
   #server;
@@ -260,7 +261,10 @@ export class Provider {
   }
 
   async #list(exchange) {
-    const data = this.models.map((id) => ({ id, type: 'model', object: 'model', display_name: id }));
+    if (this.list) return this.list(exchange);
+    const data = this.models.map((one) =>
+      typeof one === 'string' ? { id: one, type: 'model', object: 'model', display_name: one } : one,
+    );
     await refuse(200, { object: 'list', data, has_more: false })(exchange);
   }
 }

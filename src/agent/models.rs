@@ -377,3 +377,6 @@ impl Agent {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
