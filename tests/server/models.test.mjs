@@ -1,9 +1,10 @@
-// What models take, as the provider's list tells it: shown, obeyed in requests, and no hindrance when it fails.
+// What models take, as the provider's list tells it: shown, obeyed in requests, and no hindrance when it
+// fails.
 
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { Siskin } from '../fixture.mjs';
-import { Provider, refuse, text } from '../provider.mjs';
+import { Provider, refuse } from '../provider.mjs';
 
 const yes = { supported: true };
 const no = { supported: false };
@@ -15,7 +16,9 @@ const claude = (id, { efforts = [], adaptive = yes, enabled = no, ...more } = {}
   max_input_tokens: 200_000,
   max_tokens: 64_000,
   capabilities: {
-    effort: Object.fromEntries(['low', 'medium', 'high', 'max'].map((one) => [one, efforts.includes(one) ? yes : no])),
+    effort: Object.fromEntries(
+      ['low', 'medium', 'high', 'max'].map((one) => [one, efforts.includes(one) ? yes : no]),
+    ),
     thinking: { ...yes, types: { adaptive, enabled } },
   },
   ...more,
@@ -113,7 +116,9 @@ test('no more tokens are asked for than the model gives, the config says or the 
 });
 
 test('context_tokens of the config wins over the list', async (t) => {
-  const { siskin } = await served(t, [claude('scripted'), 'other'], { providerConfig: 'context_tokens = 5000' });
+  const { siskin } = await served(t, [claude('scripted'), 'other'], {
+    providerConfig: 'context_tokens = 5000',
+  });
   const { models } = await siskin.get('/api/models');
   assert.deepEqual(new Set(models.map((one) => one.contextTokens)), new Set([5000]));
 });
@@ -171,5 +176,5 @@ test('a context that a refusal names makes the answer smaller and is shown from 
   assert.equal(provider.asked.length, 2);
   const { models } = await siskin.get('/api/models');
   assert.equal(models.find((one) => one.id === 'o/scripted').contextTokens, 8192);
-  assert.ok((await siskin.log(tab.id)).every((row) => row.type !== 'error'), text);
+  assert.ok((await siskin.log(tab.id)).every((row) => row.type !== 'error'));
 });

@@ -111,6 +111,21 @@ pub fn context_told(message: &str) -> Option<u64> {
     compared.or(after).or_else(before).filter(|tokens| (256..1 << 40).contains(tokens))
 }
 
+/// Whether a refusal for length complains of the answer that was asked for, and the conversation may fit with
+/// one of at most `answer` tokens.
+pub fn fits_with(message: &str, answer: u64) -> bool {
+    const ANSWER: [&str; 5] =
+        ["max_tokens", "max_completion_tokens", "max_new_tokens", "in the completion", "in the output"];
+    const INPUT: [&str; 5] =
+        [" input tokens", " in the messages", " of text input", " `inputs` tokens", " in your prompt"];
+    let Some(context) = context_told(message) else { return false };
+    let text = message.to_ascii_lowercase();
+    let before = INPUT.iter().find_map(|words| text.split_once(words).and_then(|(text, _)| trailing(text)));
+    let input = before.or_else(|| text.split_once("context limit: ").and_then(|(_, rest)| leading(rest)));
+    ANSWER.iter().any(|words| text.contains(words))
+        && input.is_none_or(|input| input.saturating_add(answer) <= context)
+}
+
 /// The most tokens of one answer, as a refusal of a larger `max_tokens` names them.
 pub fn output_told(message: &str) -> Option<u64> {
     let text = message.to_ascii_lowercase();
@@ -296,6 +311,34 @@ mod tests {
     }
 
     #[test]
+    fn a_smaller_answer_is_a_cure_only_if_the_conversation_fits_beside_it() {
+        for (text, fits) in [
+            (
+                "'max_tokens' or 'max_completion_tokens' is too large: 16000. This model's maximum context \
+                 length is 8192 tokens and your request has 30 input tokens (16000 > 8192 - 30).",
+                true,
+            ),
+            (
+                "This model's maximum context length is 8192 tokens. However, you requested 16020 tokens \
+                 (20 in the messages, 16000 in the completion).",
+                true,
+            ),
+            (
+                "This model's maximum context length is 8192 tokens. However, you requested 24000 tokens \
+                 (8000 in the messages, 16000 in the completion).",
+                false,
+            ),
+            ("input length and `max_tokens` exceed context limit: 90000 + 20000 > 100000", true),
+            ("input length and `max_tokens` exceed context limit: 98000 + 20000 > 100000", false),
+            ("prompt is too long: 210000 tokens > 200000 maximum", false),
+            ("maximum context length is 8192 tokens. However, your messages resulted in 8545 tokens", false),
+            ("max_tokens is too large", false),
+        ] {
+            assert_eq!(fits_with(text, 4096), fits, "{text}");
+        }
+    }
+
+    #[test]
     fn what_is_refused_for_another_reason_is_not_too_long() {
         for text in [
             "messages: text content blocks must be non-empty",
@@ -375,6 +418,7 @@ mod tests {
                 let text = format!("{text}{words}{more} prompt is too long");
                 context_told(&text);
                 output_told(&text);
+                fits_with(&text, u64::MAX);
             }
         }
     }

@@ -12,6 +12,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 const REMEMBERED_MAX: usize = 64;
+/// No model that can use tools has a smaller context.
+const CONTEXT_TOKENS_MIN: u64 = 1024;
 
 /// Fields that a server refuses, and limits that it named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,9 +58,13 @@ pub fn learn(provider: &Provider, model: &str, quirks: Quirks, message: &str, sp
     true
 }
 
-/// Remembers the size of the context that a refusal named.
+/// Remembers the size of the context that a refusal named, or that a server's count showed. One that is
+/// smaller than any model's is a miscount.
 pub fn learn_context(provider: &Provider, model: &str, tokens: u64) {
-    log::info!("provider {}: the context of {model} is {tokens} tokens, by its refusal", provider.name);
+    if tokens < CONTEXT_TOKENS_MIN {
+        return;
+    }
+    log::info!("provider {}: the context of {model} is {tokens} tokens, as it told", provider.name);
     change(provider, model, |known| known.context_tokens = Some(tokens));
 }
 
@@ -90,7 +96,9 @@ impl Quirks {
             output_tokens: cause::output_told(message).or(self.output_tokens),
             ..self
         };
-        if limits.facts(Facts::default()).answer_tokens(max_tokens) < max_tokens {
+        let answer = limits.facts(Facts::default()).answer_tokens(max_tokens);
+        let helps = limits.output_tokens != self.output_tokens || cause::fits_with(message, answer);
+        if answer < max_tokens && helps {
             return Some(limits);
         }
         // The names of fields in such a message are no complaint about the fields.
@@ -240,5 +248,7 @@ mod tests {
         learn_context(&one, "m", 4096);
         assert_eq!(context(&one, "m"), Some(4096));
         assert_eq!((context(&one, "n"), context(&two, "m")), (None, None));
+        learn_context(&one, "m", 118);
+        assert_eq!(context(&one, "m"), Some(4096), "some servers do not count what they had cached");
     }
 }

@@ -686,7 +686,7 @@ mod request {
         let url = peer(|mut stream| {
             request(&mut stream);
             let context = 8000 - 100 * ASKED.fetch_add(1, Ordering::SeqCst);
-            let body = format!(r#"{{"error":"maximum context length is {context} tokens"}}"#);
+            let body = format!(r#"{{"error":"max_tokens: maximum context length is {context} tokens"}}"#);
             let length = body.len();
             send(&mut stream, &format!("HTTP/1.1 400 Bad\r\ncontent-length: {length}\r\n\r\n{body}"));
         });

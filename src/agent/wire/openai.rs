@@ -186,9 +186,9 @@ impl Writer {
                     out.block();
                     out.escaped("\n\n");
                 } else if new {
+                    // A part of the text's block, since it comes with the text.
                     if self.open == Open::Result {
                         self.begin(Open::Nothing, NOTE, out);
-                        out.block();
                     }
                     self.begin(Open::User, r#"{"role":"user","content":""#, out);
                 }
