@@ -177,7 +177,7 @@ const LOOKUP_STACK_TOUCHED_BYTES: usize = 64 * KIB;
 pub const PROVIDER_IN_BYTES: usize = 16 * KIB;
 /// A connection's buffer for what goes to a provider.
 pub const PROVIDER_OUT_BYTES: usize = 8 * KIB;
-/// One listed model: its name and what it takes, and the same once more while a newer list comes in.
+/// One listed model: its id, name and provider.
 const MODEL_BYTES: usize = 640;
 /// Paths that a search has found and not looked into yet. It runs between two answers, so it takes the place
 /// of their event and its text.
