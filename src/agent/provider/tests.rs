@@ -485,7 +485,7 @@ mod request {
         let plain =
             peer(|mut stream| send(&mut stream, "HTTP/1.1 400 Bad\r\n\r\n")).replace("http:", "https:");
         let text = message(case(&plain).answer().1);
-        assert!(text.contains("no secure connection") && text.contains("clock"), "{text}");
+        assert!(text.contains("no secure connection") && text.contains("write http://"), "{text}");
     }
 
     #[test]
