@@ -1,5 +1,5 @@
-// TLS to a provider: an authority of the test's own, certificates that are right, and each that is wrong, told
-// with its cause and its mend.
+// TLS to a provider: an authority of the test's own, certificates that are right, and each that is wrong,
+// told with its cause and its mend.
 
 import assert from 'node:assert/strict';
 import fs from 'node:fs';
