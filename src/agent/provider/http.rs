@@ -80,8 +80,8 @@ pub fn open(provider: &Provider, request: Request<'_>, stop: &Stop) -> Result<Re
         Err(error) => return Err(unreachable(provider, &error, patience.halt())),
     };
     let (head, body) = response.into_parts();
-    if let Some(id) = head.headers.get("request-id").or(head.headers.get("x-request-id")) {
-        log::debug!("{}: request id {id:?}", provider.name);
+    if let Some(id) = request_id(&head.headers) {
+        log::debug!("{}: request id {id}", provider.name);
     }
     if let Some(coding) = head.headers.get("content-encoding").filter(|coding| *coding != "identity") {
         let message = format!(
@@ -277,6 +277,8 @@ pub fn failed(provider: &Provider, mut reply: Reply) -> Fault {
         log::debug!("{}: the error's text broke off: {error}", provider.name);
     }
     let error = ErrorText::read(&String::from_utf8_lossy(&text));
+    let id = request_id(&reply.headers).unwrap_or("not told");
+    log::info!("{}: status {}, request id {id}", provider.name, reply.status.as_u16());
     explain(provider, reply.status.as_u16(), &reply.headers, &error)
 }
 
@@ -322,6 +324,13 @@ fn key_place(provider: &Provider) -> String {
     };
     let missing = if provider.api_key.is_none() { " (no key is configured)" } else { "" };
     format!("the file in api_key_file of provider {} or the variable {variable}{missing}", provider.name)
+}
+
+/// What the provider's support asks for.
+fn request_id(headers: &HeaderMap) -> Option<&str> {
+    let names = ["request-id", "x-request-id"];
+    let mut found = names.iter().filter_map(|name| headers.get(*name)?.to_str().ok());
+    found.find(|id| !id.is_empty()).map(|id| shorten(id, 128))
 }
 
 fn retry_after_ms(headers: &HeaderMap) -> Option<u64> {
@@ -392,6 +401,8 @@ impl ErrorText {
             #[serde(borrow)]
             code: Option<&'a serde_json::value::RawValue>,
             #[serde(borrow)]
+            param: Option<&'a serde_json::value::RawValue>,
+            #[serde(borrow)]
             error_code: Option<&'a serde_json::value::RawValue>,
         }
         let text = text.trim();
@@ -420,8 +431,14 @@ impl ErrorText {
             let details = word(shape.details);
             if details.is_empty() { details } else { ErrorText::read(&details).kind }
         }];
+        let mut message = clean(if said.is_empty() { &detail } else { &said });
+        // Some name the field at fault only here.
+        let param = word(shape.param);
+        if !param.is_empty() && !message.contains(&param) {
+            message = format!("{message} ({})", shorten(&param, 100));
+        }
         ErrorText {
-            message: clean(if said.is_empty() { &detail } else { &said }),
+            message,
             kind: shorten(&kind.join(" "), 200).trim().to_owned(),
             status: code.parse().ok().filter(|code| (400..600).contains(code)),
         }
