@@ -192,8 +192,8 @@ fn asks(context: Option<u64>) -> String {
     let words = context.map_or(1000, |context| context / 16).clamp(60, 1000);
     format!(
         "Write a summary of this whole conversation from its beginning. It will take the place of \
-         everything above, and you will go on from it alone. Keep what is still needed: what the owner wants \
-         and prefers; what was done and found, with exact names, paths, commands, addresses, numbers and \
+         everything above, and you will go on from it alone. Keep what is still needed: what the owner \
+         wants and prefers; what was done and found, with exact names, paths, commands, addresses, numbers and \
          errors; what was decided, and why; what is still open. Call no tools. Answer with nothing but the \
          summary, in the conversation's language, in {words} words at most."
     )

@@ -169,7 +169,8 @@ impl Store {
         self.read(|conn| {
             let mut statement = conn.prepare_cached(
                 "SELECT id & 4294967295, json_extract(data, '$.kind') = 'compacted',
-                 json_extract(data, '$.upto') FROM chunks INDEXED BY generations WHERE id BETWEEN ?1 AND ?2 AND type = 'system'
+                 json_extract(data, '$.upto')
+                 FROM chunks INDEXED BY generations WHERE id BETWEEN ?1 AND ?2 AND type = 'system'
                  AND json_extract(data, '$.kind') IN
                  ('model-changed', 'prompt-changed', 'tools-changed', 'compacted', 'thinking-dropped')
                  ORDER BY id DESC",
