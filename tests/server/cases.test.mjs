@@ -110,7 +110,11 @@ both('an answer that only lacks its very end is cut', async ({ wire, provider, s
           'after the call': all.length - 2,
           'after message_delta': all.length - 1,
         }
-      : { 'after 3 deltas': at(/three/), 'inside the call': at(/system_info/), 'after the call': all.length - 3 };
+      : {
+          'after 3 deltas': at(/three/),
+          'inside the call': at(/system_info/),
+          'after the call': all.length - 3,
+        };
   for (const [name, count] of Object.entries(cuts)) {
     provider.answers = [raw(encode(all.slice(0, count)))];
     const asked = provider.asked.length;

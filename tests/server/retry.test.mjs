@@ -131,7 +131,7 @@ both('each status is asked for again or not', async ({ provider, siskin, tab }) 
   }
 });
 
-both('a page of a CDN is told in one line, and the request id is logged', async ({ provider, siskin, tab }) => {
+both('a CDN\'s page is told in one line, and the request id is logged', async ({ provider, siskin, tab }) => {
   const page = `<html>\n<head><title>413</title></head>\n<body>${'too large '.repeat(500)}</body></html>`;
   provider.answers = [refuse(413, page, { 'request-id': 'req_413' })];
   await siskin.turn(tab.id, 'go');
@@ -239,8 +239,12 @@ both(
 // --- Fields that a server does not know ---
 
 const unknown = (field) => ({ error: { message: `Unrecognized request argument supplied: ${field}` } });
-const listed = (field) => ({ detail: [{ type: 'extra_forbidden', loc: ['body', field], msg: 'Extra inputs' }] });
-const aside = (field) => ({ error: { message: 'Unknown parameter', param: field, code: 'unknown_parameter' } });
+const listed = (field) => ({
+  detail: [{ type: 'extra_forbidden', loc: ['body', field], msg: 'Extra inputs' }],
+});
+const aside = (field) => ({
+  error: { message: 'Unknown parameter', param: field, code: 'unknown_parameter' },
+});
 
 test('openai: each field that a server does not know is dropped once and remembered', async (t) => {
   for (const [status, form] of [
@@ -270,12 +274,14 @@ test('openai: each field that a server does not know is dropped once and remembe
 });
 
 test('openai: max_tokens takes its new name, and a model without tools goes without', async (t) => {
+  const fields = ['max_tokens', 'max_completion_tokens', 'tools'];
   const { provider, siskin } = await setUp(t, { provider: { strict: false } });
   const tab = await siskin.newTab({ model: 'o/scripted' });
   provider.always = (exchange) => {
     const { json } = exchange;
     if ('max_tokens' in json) {
-      const told = "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead.";
+      const told =
+        "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead.";
       return refuse(400, { error: { message: told, param: 'max_tokens' } })(exchange);
     }
     if ('tools' in json)
@@ -285,8 +291,13 @@ test('openai: max_tokens takes its new name, and a model without tools goes with
   assert.equal((await siskin.turn(tab.id, 'one')).stopReason, 'end');
   assert.equal((await siskin.turn(tab.id, 'two')).stopReason, 'end');
   assert.deepEqual(
-    provider.asked.map(({ json }) => ['max_tokens', 'max_completion_tokens', 'tools'].filter((f) => f in json)),
-    [['max_tokens', 'tools'], ['max_completion_tokens', 'tools'], ['max_completion_tokens'], ['max_completion_tokens']],
+    provider.asked.map(({ json }) => fields.filter((field) => field in json)),
+    [
+      ['max_tokens', 'tools'],
+      ['max_completion_tokens', 'tools'],
+      ['max_completion_tokens'],
+      ['max_completion_tokens'],
+    ],
   );
 });
 
@@ -295,10 +306,12 @@ test('anthropic: thinking and effort that a model does not take are left out', a
   siskin.options.providerConfig = 'models = ["claude-x-9"]';
   const tab = await siskin.newTab({ model: 'a/claude-x-9' });
   await siskin.api('PATCH', `/api/tabs/${tab.id}`, { effort: 'high' });
-  const invalid = (told) => refuse(400, { type: 'error', error: { type: 'invalid_request_error', message: told } });
+  const invalid = (told) =>
+    refuse(400, { type: 'error', error: { type: 'invalid_request_error', message: told } });
   provider.always = (exchange) => {
-    if (exchange.json.thinking) return invalid('adaptive thinking is not supported on this model')(exchange);
-    if (exchange.json.output_config) return invalid('output_config.effort: Extra inputs are not permitted')(exchange);
+    const { thinking, output_config: output } = exchange.json;
+    if (thinking) return invalid('adaptive thinking is not supported on this model')(exchange);
+    if (output) return invalid('output_config.effort: Extra inputs are not permitted')(exchange);
     return say('ok')(exchange);
   };
   assert.equal((await siskin.turn(tab.id, 'one')).stopReason, 'end');
@@ -314,7 +327,8 @@ test('a refusal that names a field which is not sent is the end, not a loop', as
   for (const model of Object.values(WIRES)) {
     const tab = await siskin.newTab({ model });
     const before = provider.asked.length;
-    provider.always = refuse(400, { error: { message: 'unknown fields: stream_options, max_tokens, thinking' } });
+    const told = 'unknown fields: stream_options, max_tokens, thinking';
+    provider.always = refuse(400, { error: { message: told } });
     assert.equal((await siskin.turn(tab.id, 'one')).stopReason, 'error', model);
     assert.ok(provider.asked.length - before <= 4, `${provider.asked.length - before} times`);
   }

@@ -312,7 +312,8 @@ test('200 stops at random, in every state at once, leave nothing behind', async 
     const now = () => ({ threads: siskin.threads(), fds: siskin.fds(), rss: siskin.rss() });
     const back = (one) =>
       one.threads <= base.threads && one.fds <= base.fds && one.rss <= base.rss + 1024 * 1024;
-    return until(() => back(now()) && now(), `rest: ${JSON.stringify(base)} before`, 15_000).catch((fault) => {
+    const what = `rest: ${JSON.stringify(base)} before`;
+    return until(() => back(now()) && now(), what, 15_000).catch((fault) => {
       throw new Error(`${fault.message}, ${JSON.stringify(now())} after`);
     });
   };

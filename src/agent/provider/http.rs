@@ -470,3 +470,6 @@ fn clean(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     line.trim().trim_end_matches('.').to_owned()
 }
+
+#[cfg(test)]
+mod tests;
