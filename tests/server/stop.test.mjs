@@ -353,6 +353,27 @@ test('stop at any moment of a turn with calls leaves a valid history', async (t)
   await siskin.log(tab.id);
 });
 
+for (const [wire, model] of Object.entries(WIRES)) {
+  test(`${wire}: stop while a tool runs ends it, and the calls behind it are not run`, async (t) => {
+    const provider = await Provider.start();
+    t.after(() => provider.stop());
+    const siskin = await Siskin.start(t, { provider });
+    // Much to search, and little on the disk: one file under many names.
+    const first = path.join(siskin.workdir, 'f0');
+    fs.writeFileSync(first, 'a line of text that does not have it\n'.repeat(140_000));
+    for (let n = 1; n < 48; n += 1) fs.linkSync(first, path.join(siskin.workdir, `f${n}`));
+    const tab = await siskin.newTab({ model });
+    const queries = Array.from({ length: 12 }, (_, n) => call('search', { query: `needle ${n}` }));
+    provider.answers = [say([text('I search.'), ...queries])];
+    await check(siskin, tab, (peer) => peer.until(() => peer.text().includes('search'), 'the calls'));
+    const results = (await siskin.log(tab.id)).filter((row) => row.type === 'tool_result');
+    assert.equal(results.length, queries.length);
+    assert.match(results.at(-1).data.result, /not run: the turn was stopped before/);
+    assert.ok(results.some((row) => /stopped by the owner/.test(row.data.result)), 'one was running');
+    await goOn(siskin, provider, tab);
+  });
+}
+
 test('stop in an idle tab is no fault, and stops nothing that comes after', async (t) => {
   const siskin = await Siskin.start(t, { demo: true });
   const tab = await siskin.newTab();

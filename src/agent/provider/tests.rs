@@ -252,6 +252,21 @@ mod request {
         case(&url).stopped();
     }
 
+    /// Bug: the stop and the time were looked at only where nothing was there to be read. Effect: a peer that
+    /// sends heads of the kind "100 Continue" without end held its turn for ever. Mend: both are looked at
+    /// before each read.
+    #[test]
+    fn a_head_without_end_ends_with_a_stop_and_with_its_time() {
+        let url = peer(|mut stream| {
+            request(&mut stream);
+            while stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").is_ok() {}
+        });
+        case(&url).stopped();
+        let start = Instant::now();
+        let said = message(case(&url).answer().1);
+        assert!(start.elapsed() < Duration::from_secs(3), "{:?}: {said}", start.elapsed());
+    }
+
     #[test]
     fn stop_ends_the_sending_of_a_body_that_nobody_reads() {
         let url = peer(|_stream| hang());
