@@ -132,6 +132,7 @@ impl Turn<'_> {
         let found = self.agent.provider_of(&tab, &self.job.stop);
         let (provider, model) = match found {
             Ok(found) => found,
+            Err(_) if self.stopped() => return Ok(Next::End(Ending::stopped(self.agent))),
             Err(message) => return Ok(Next::End(Ending::error(StopReason::Error, &message, None, false))),
         };
         self.note_model(&provider.name, &model)?;

@@ -17,6 +17,7 @@ pub mod quirks;
 pub mod retry;
 pub mod sse;
 pub mod think;
+pub mod tls;
 
 use crate::agent::stop::Stop;
 use crate::agent::wire::{self, Body, Form, Part, Rows, Spec};
