@@ -82,7 +82,8 @@ export class Exchange {
 
 /**
  * An answer that speaks `parts` (or what a function of the exchange gives: thinking has to be fresh in each
- * answer); see speech.mjs for those, `stream` for the rest of the options.
+ * answer); see speech.mjs for those, `stream` for the rest of the options. `change` makes another list of the
+ * events.
  */
 export const say =
   (parts, options = {}) =>
@@ -96,7 +97,8 @@ export const say =
     const { cache } = exchange.provider;
     if (cache && exchange.wire === 'anthropic') exchange.cached = cache.use(exchange.json);
     const usage = { ...exchange.cached, ...options.usage };
-    await stream(exchange, encode(events(exchange.wire, spoken, { ...options, usage }), options), options);
+    const list = events(exchange.wire, spoken, { ...options, usage });
+    await stream(exchange, encode(options.change?.(list) ?? list, options), options);
   };
 
 /** An answer of a status and a JSON body. */

@@ -1,0 +1,271 @@
+// Random conversations through the real server, and what holds for each of them:
+//
+// - the provider, which is stricter than the real ones, refused nothing;
+// - within a generation each request begins with the blocks of the one before, byte for byte;
+// - on the Messages wire each request reads from the prompt cache all that the one before wrote;
+// - every message that was acknowledged is in the log, once, and the log is valid;
+// - the tab still works.
+//
+// `SISKIN_TALKS` is how many there are, `SISKIN_SEED` the seed; a failure names both and the conversation,
+// which `SISKIN_TALK` then repeats alone.
+
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import fs from 'node:fs';
+import path from 'node:path';
+import test from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { babble, calmly, FILES, words } from '../babble.mjs';
+import { beginsGeneration, prefixFault } from '../blame.mjs';
+import { Cache, shapeOf } from '../cache.mjs';
+import { chance } from '../chance.mjs';
+import { checkLog, Siskin } from '../fixture.mjs';
+import { Provider, say } from '../provider.mjs';
+
+const TALKS = Number(process.env.SISKIN_TALKS ?? 200);
+const SEED = Number(process.env.SISKIN_SEED ?? Date.now() % 1_000_000);
+const ONLY = process.env.SISKIN_TALK === undefined ? undefined : Number(process.env.SISKIN_TALK);
+/** Servers at once: most of a conversation is waiting. */
+const LANES = ONLY === undefined ? 6 : 1;
+
+const MODELS = {
+  a: ['a/scripted', 'a/other', 'a/claude-sonnet-4-5', 'a/claude-opus-5-5', 'a/claude-opus-4-5'],
+  o: ['o/scripted', 'o/other'],
+};
+const EFFORTS = [null, 'low', 'high'];
+
+/** One random conversation in a tab of its own. */
+class Talk {
+  asked = 0;
+  acts = [];
+  /** text by clientId: acknowledged, and sent without an answer */
+  kept = new Map();
+  unsure = new Map();
+  calm = false;
+
+  constructor(siskin, provider, no) {
+    Object.assign(this, { siskin, provider, no });
+    this.next = chance(SEED * 1000 + no);
+    this.wire = no % 2 ? 'o' : 'a';
+    provider.requests.length = 0;
+    provider.cache = new Cache();
+    provider.always = (exchange) => {
+      const seed = SEED * 7919 + no * 1009 + (this.asked += 1);
+      return this.calm ? calmly(exchange) : babble(exchange, seed);
+    };
+  }
+
+  get route() {
+    return `/api/tabs/${this.tab.id}`;
+  }
+
+  async run() {
+    const { next } = this;
+    this.tab = await this.siskin.newTab({ model: next.one(MODELS[this.wire]) });
+    await this.siskin.api('PUT', '/api/settings', { sendTime: next.in(50) });
+    const acts = next.between(3, 8);
+    for (let n = 0; n < acts; n += 1) await this.act();
+    await this.settle();
+    await this.check();
+    await this.siskin.api('DELETE', this.route);
+  }
+
+  async act() {
+    const kind = this.next.weighed([
+      [34, 'turn'],
+      [16, 'steer'],
+      [16, 'stop'],
+      [5, 'kill'],
+      [5, 'restart'],
+      [12, 'model'],
+      [6, 'effort'],
+      [6, 'again'],
+    ]);
+    this.acts.push(kind);
+    await this[kind]();
+  }
+
+  /** Sends a message, and notes whether it was taken. */
+  async send(text = words(this.next), clientId = `t${this.no}-${this.kept.size + this.unsure.size}`) {
+    this.unsure.set(clientId, text);
+    const answer = await this.siskin
+      .api('POST', `${this.route}/messages`, { clientId, text })
+      .catch(() => null);
+    if (!answer) return null;
+    if (answer.status === 409 && /full|stopping/.test(answer.text)) return answer;
+    assert.equal(answer.status, 202, answer.text);
+    this.unsure.delete(clientId);
+    this.kept.set(clientId, text);
+    return answer.json;
+  }
+
+  idle() {
+    return this.siskin.idle(this.tab.id, 60_000);
+  }
+
+  async turn() {
+    await this.send();
+    await this.idle();
+  }
+
+  async steer() {
+    await this.send();
+    for (let more = this.next.between(1, 2); more > 0; more -= 1) {
+      await sleep(this.next(25));
+      await this.send();
+    }
+    await this.idle();
+  }
+
+  async stop() {
+    await this.send();
+    await sleep(this.next(50));
+    if (this.next.in(30)) await this.send();
+    assert.equal((await this.siskin.api('POST', `${this.route}/stop`)).status, 202);
+    await this.idle();
+    if (this.next.in(30)) await this.siskin.api('POST', `${this.route}/queue/send`);
+    await this.idle();
+  }
+
+  async kill() {
+    const pending = this.send();
+    await sleep(this.next(60));
+    await this.siskin.kill();
+    await pending;
+    await this.siskin.restart();
+  }
+
+  async restart() {
+    const pending = this.send();
+    await sleep(this.next(60));
+    await this.siskin.stop();
+    await pending;
+    await this.siskin.restart();
+  }
+
+  async patch(fields) {
+    const changed = await this.siskin.api('PATCH', this.route, fields);
+    assert.equal(changed.status, 200, changed.text);
+  }
+
+  async model() {
+    if (this.next.in(30)) await this.send();
+    if (this.next.in(40)) this.wire = this.wire === 'a' ? 'o' : 'a';
+    await this.patch({ model: this.next.one(MODELS[this.wire]) });
+    await this.idle();
+  }
+
+  async effort() {
+    await this.patch({ effort: this.next.one(EFFORTS) });
+  }
+
+  /** The same message once more: nothing is said twice. */
+  async again() {
+    const known = [...this.kept];
+    if (known.length) {
+      const [clientId, text] = this.next.one(known);
+      await this.send(text, clientId);
+      await this.idle();
+    }
+  }
+
+  /** Lets all that is queued become turns, and sees that the tab still answers. */
+  async settle() {
+    this.calm = true;
+    await this.idle();
+    await this.siskin.api('POST', `${this.route}/queue/send`);
+    await this.idle();
+    await this.send('the end');
+    await this.idle();
+  }
+
+  async check() {
+    assert.equal(this.provider.fault, undefined);
+    const { asked } = this.provider;
+    const refused = asked.find((exchange) => exchange.fault);
+    if (refused) {
+      const body = JSON.stringify(refused.json?.messages?.slice(-3)).slice(-2000);
+      assert.fail(`the provider refused (${refused.wire}): ${refused.fault.message}\n${body}`);
+    }
+    const rows = await this.siskin.log(this.tab.id);
+    const last = await this.siskin.lastTurn(this.tab.id);
+    const error = rows.findLast((row) => row.type === 'error');
+    assert.equal(last.stopReason, 'end', `the tab still answers: ${JSON.stringify(error?.data)}`);
+    assert.deepEqual([...checkLog(rows).keys()], [], 'every call has its result');
+    this.checkMessages(rows);
+    checkRequests(asked, rows);
+  }
+
+  checkMessages(rows) {
+    const said = new Map();
+    for (const { role, data } of rows)
+      if (role === 'user') said.set(data.clientId, (said.get(data.clientId) ?? '') + data.text);
+    for (const [clientId, text] of this.kept)
+      assert.equal(said.get(clientId), text, `acknowledged message ${clientId}`);
+    for (const [clientId, text] of this.unsure)
+      assert.ok([undefined, text].includes(said.get(clientId)), `message ${clientId}`);
+    const known = this.kept.size + this.unsure.size;
+    assert.ok(said.size <= known, 'nobody else spoke');
+  }
+}
+
+/** What holds between each request and the next, as far as no new generation lies between them. */
+function checkRequests(asked, rows) {
+  const begins = rows.filter(beginsGeneration).map((row) => row.createdAt);
+  const generation = (exchange) => begins.filter((at) => at <= exchange.at).length;
+  let cached;
+  asked.forEach((exchange, n) => {
+    const before = asked[n - 1];
+    const same = before && generation(before) === generation(exchange);
+    if (!same) cached = undefined;
+    const fault = same ? prefixFault(before.text, exchange.text, rows) : null;
+    assert.equal(fault, null, `request ${n + 1} of ${asked.length} (${exchange.wire}): ${fault}`);
+    if (cached && exchange.cached) checkCache(cached, exchange, n);
+    if (exchange.cached) cached = exchange;
+  });
+}
+
+function checkCache(before, exchange, n) {
+  if (shapeOf(before.json) !== shapeOf(exchange.json)) return;
+  const { cacheRead: read, cacheWrite: wrote } = before.cached;
+  const where = JSON.stringify([before.cached, exchange.cached]);
+  assert.ok(
+    exchange.cached.cacheRead >= read + wrote,
+    `request ${n + 1} reads all that was written before: ${where}`,
+  );
+}
+
+function furnish(siskin) {
+  for (const [name, content] of Object.entries(FILES))
+    fs.writeFileSync(path.join(siskin.workdir, name), content);
+}
+
+async function lane(t, take) {
+  const provider = await Provider.start();
+  t.after(() => provider.stop());
+  const siskin = await Siskin.start(t, { provider });
+  furnish(siskin);
+  for (let no = take(); no !== undefined; no = take()) {
+    const talk = new Talk(siskin, provider, no);
+    await talk.run().catch((fault) => {
+      fault.message =
+        `conversation ${no} (SISKIN_SEED=${SEED} SISKIN_TALK=${no}), tab ${talk.tab?.id}, ` +
+        `${talk.acts.join(' ')}: ${fault.message}`;
+      throw fault;
+    });
+  }
+}
+
+test('random conversations break nothing, neither for the provider nor for its cache', async (t) => {
+  const list = ONLY === undefined ? Array.from({ length: TALKS }, (_, n) => n) : [ONLY];
+  const take = () => list.shift();
+  const lanes = Array.from({ length: LANES }, () =>
+    lane(t, take).catch((fault) => {
+      list.length = 0;
+      return fault;
+    }),
+  );
+  // All of them, so that none starts a server again when the test is over.
+  const faults = (await Promise.all(lanes)).filter(Boolean);
+  if (faults.length) throw faults[0];
+});
