@@ -167,11 +167,32 @@ function depth({ json }) {
 /** The least time between a request and what comes of it, so that rows and requests have one order. */
 const APART_MS = 3;
 
+/** Whether a summary is asked for: that is the last thing which is said. */
+export function asksForSummary({ json }) {
+  const { content } = json.messages.at(-1);
+  const last = typeof content === 'string' ? content : content.at(-1).text;
+  return /Write a summary of this whole conversation[^\n]*$/.test(last ?? '');
+}
+
+/** Summaries, of which some are of no use. */
+function summary(next, exchange) {
+  const good = () => say([thinking('hm'), text(`${freshId('sum')} ${words(next, 5)}`)]);
+  return next.weighed([
+    [70, good],
+    [8, () => say([call('system_info')])],
+    [6, () => say([text(' ')])],
+    [6, () => say(`${'long '.repeat(60_000)}`)],
+    [5, () => say('I will not', { stop: 'refused' })],
+    [5, () => say('half a sum', { cutAt: 400, then: 'reset' })],
+  ])()(exchange);
+}
+
 /** Answers `exchange` in a way that depends on `seed` and nothing else. */
 export async function babble(exchange, seed) {
   const next = chance(seed);
   next.below2 = (n) => (next.in(30) ? next(200) : next(n));
   await sleep(APART_MS);
+  if (asksForSummary(exchange) && next.in(90)) return summary(next, exchange);
   if (next.in(5)) return error(next, exchange)(exchange);
   if (next.in(2)) return exchange.reset();
   const spoken = parts(next, exchange, depth(exchange) > 9);

@@ -27,9 +27,13 @@ export function firstDifference(before, next) {
   });
 }
 
-/** `null` if the blocks of body `before` are the first of `next`; else what differs, with the row by name. */
-export function prefixFault(before, next, rows) {
-  const [a, b] = [blocks(before), blocks(next)];
+/**
+ * `null` if the blocks of body `before` are the first of `next`; else what differs, with the row by name.
+ * `short`: `next` may end earlier, with a block of its own.
+ */
+export function prefixFault(before, next, rows, short = false) {
+  const [all, b] = [blocks(before), blocks(next)];
+  const a = short ? all.slice(0, b.length - 1) : all;
   const at = firstDifference(a, b);
   if (at < 0) return null;
   const offset = differsAt(a[at], b[at] ?? '');

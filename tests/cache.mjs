@@ -12,11 +12,14 @@ import { blockList, markList } from './strict/marks.mjs';
 
 /** Block positions that a mark looks at, its own included. */
 export const LOOKBACK = 20;
+/** How many bodies a chat server remembers. */
+const CHAT_TEXTS = 4;
 const TTL_MS = { '5m': 300_000, '1h': 3_600_000 };
 
 /** One account's cache. `minimum`: tokens below which nothing is cached, for models of no known family. */
 export class Cache {
   #entries = new Map();
+  #texts = [];
   /** How much later it is here than elsewhere, in ms. */
   aheadMs = 0;
 
@@ -68,6 +71,17 @@ export class Cache {
     };
   }
 
+  /**
+   * The same for chat completions, whose servers keep the beginning of what they saw by themselves: bytes
+   * that a body shares with an earlier one are read, in pieces of 256.
+   */
+  useChat(text) {
+    const shared = Math.max(0, ...this.#texts.map((known) => sharedLength(known, text)));
+    this.#texts = [text, ...this.#texts].slice(0, CHAT_TEXTS);
+    const read = Math.floor(shared / 256) * 64;
+    return { input: Math.ceil(text.length / 4) - read, cacheRead: read, cacheWrite: 0 };
+  }
+
   #live(hash, now) {
     const entry = this.#entries.get(hash);
     return entry && entry.until > now ? entry : undefined;
@@ -84,6 +98,12 @@ export class Cache {
 export function shapeOf(body) {
   const { thinking, output_config: config, tool_choice: choice } = body;
   return JSON.stringify(canonical({ thinking, effort: config?.effort, choice: choice ?? 'auto' }));
+}
+
+function sharedLength(a, b) {
+  let at = 0;
+  while (at < a.length && a[at] === b[at]) at += 1;
+  return at;
 }
 
 /** A body's blocks as a chain of hashes, each with the tokens up to its end. */

@@ -119,3 +119,11 @@ test('below the minimum of the model nothing is cached and nothing is said', () 
     assert.equal(cache.use(body).cacheRead > 0, cached, model);
   }
 });
+
+test('servers of chat completions read the beginning that they saw before', () => {
+  const cache = new Cache();
+  const first = cache.useChat('a'.repeat(4000));
+  assert.deepEqual(first, { input: 1000, cacheRead: 0, cacheWrite: 0 });
+  const second = cache.useChat(`${'a'.repeat(4000)}${'b'.repeat(400)}`);
+  assert.deepEqual(second, { input: 1100 - 960, cacheRead: 960, cacheWrite: 0 });
+});

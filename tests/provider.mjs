@@ -95,7 +95,8 @@ export const say =
       if (signature) exchange.provider.bindings.bind(signature, exchange.json);
     }
     const { cache } = exchange.provider;
-    if (cache && exchange.wire === 'anthropic') exchange.cached = cache.use(exchange.json);
+    const { wire, json, text: sent } = exchange;
+    if (cache) exchange.cached = wire === 'anthropic' ? cache.use(json) : cache.useChat(sent);
     const usage = { ...exchange.cached, ...options.usage };
     const list = events(exchange.wire, spoken, { ...options, usage });
     await stream(exchange, encode(options.change?.(list) ?? list, options), options);
@@ -172,7 +173,7 @@ export class Provider {
   key = 'test-key';
   models = ['scripted', 'other'];
   openai = {};
-  /** A simulated prompt cache (cache.mjs): then `say` tells its usage on the Messages wire. */
+  /** A simulated prompt cache (cache.mjs): then `say` tells its usage. */
   cache;
   #server;
   #sockets = new Set();

@@ -15,7 +15,7 @@ import fs from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { babble, calmly, FILES, words } from '../babble.mjs';
+import { asksForSummary, babble, calmly, FILES, words } from '../babble.mjs';
 import { beginsGeneration, prefixFault } from '../blame.mjs';
 import { Cache, shapeOf } from '../cache.mjs';
 import { chance } from '../chance.mjs';
@@ -33,6 +33,9 @@ const MODELS = {
   o: ['o/scripted', 'o/other'],
 };
 const EFFORTS = [null, 'low', 'high'];
+
+/** What was looked at, so that a run which looks at nothing is seen. */
+const seen = { talks: 0, requests: 0, prefixes: 0, hits: 0, summaries: 0, generations: 0, thinking: 0 };
 
 /** One random conversation in a tab of its own. */
 class Talk {
@@ -68,6 +71,7 @@ class Talk {
     await this.settle();
     await this.check();
     await this.siskin.api('DELETE', this.route);
+    seen.talks += 1;
   }
 
   async act() {
@@ -80,6 +84,8 @@ class Talk {
       [12, 'model'],
       [6, 'effort'],
       [6, 'again'],
+      [10, 'compact'],
+      [3, 'prompt'],
     ]);
     this.acts.push(kind);
     await this[kind]();
@@ -159,6 +165,24 @@ class Talk {
     await this.patch({ effort: this.next.one(EFFORTS) });
   }
 
+  /** Shortens by hand; what is sent meanwhile waits in the queue. */
+  async compact() {
+    if (this.next.in(20)) await this.send();
+    const { status, text } = await this.siskin.api('POST', `${this.route}/compact`);
+    assert.ok([202, 409].includes(status), text);
+    if (this.next.in(30)) await this.send();
+    if (this.next.in(15)) {
+      await sleep(this.next(20));
+      await this.siskin.api('POST', `${this.route}/stop`);
+    }
+    await this.idle();
+  }
+
+  /** A new prompt reaches an old tab where its prefix changes anyway. */
+  async prompt() {
+    await this.siskin.api('PUT', '/api/settings', { systemPrompt: `Be ${words(this.next, 3)}` });
+  }
+
   /** The same message once more: nothing is said twice. */
   async again() {
     const known = [...this.kept];
@@ -187,6 +211,7 @@ class Talk {
       const body = JSON.stringify(refused.json?.messages?.slice(-3)).slice(-2000);
       assert.fail(`the provider refused (${refused.wire}): ${refused.fault.message}\n${body}`);
     }
+    if (process.env.SISKIN_DUMP) await this.dump(process.env.SISKIN_DUMP);
     const rows = await this.siskin.log(this.tab.id);
     const last = await this.siskin.lastTurn(this.tab.id);
     const error = rows.findLast((row) => row.type === 'error');
@@ -194,6 +219,14 @@ class Talk {
     assert.deepEqual([...checkLog(rows).keys()], [], 'every call has its result');
     this.checkMessages(rows);
     checkRequests(asked, rows);
+  }
+
+  /** Writes the log and the requests to a file, for whoever looks into a failure. */
+  async dump(file) {
+    const { chunks } = await this.siskin.get(`${this.route}/chunks?limit=256`);
+    const requests = this.provider.asked.map(({ at, wire, text, cached }) => ({ at, wire, cached, text }));
+    const lines = [...chunks, ...requests].sort((a, b) => (a.createdAt ?? a.at) - (b.createdAt ?? b.at));
+    fs.writeFileSync(file, lines.map((line) => `${JSON.stringify(line).slice(0, 3000)}\n`).join(''));
   }
 
   checkMessages(rows) {
@@ -213,21 +246,35 @@ class Talk {
 function checkRequests(asked, rows) {
   const begins = rows.filter(beginsGeneration).map((row) => row.createdAt);
   const generation = (exchange) => begins.filter((at) => at <= exchange.at).length;
-  let cached;
+  let [last, cached] = [];
+  seen.generations += begins.length;
   asked.forEach((exchange, n) => {
     const before = asked[n - 1];
     const same = before && generation(before) === generation(exchange);
-    if (!same) cached = undefined;
-    const fault = same ? prefixFault(before.text, exchange.text, rows) : null;
+    if (!same) {
+      last = undefined;
+      cached = undefined;
+    }
+    const sums = asksForSummary(exchange);
+    seen.requests += 1;
+    seen.prefixes += last ? 1 : 0;
+    seen.summaries += sums ? 1 : 0;
+    seen.thinking += /"type":"thinking"/.test(exchange.text) ? 1 : 0;
+    const fault = last ? prefixFault(last.text, exchange.text, rows, sums) : null;
     assert.equal(fault, null, `request ${n + 1} of ${asked.length} (${exchange.wire}): ${fault}`);
-    if (cached && exchange.cached) checkCache(cached, exchange, n);
-    if (exchange.cached) cached = exchange;
+    // A summary may be asked for of the beginning alone, and the question is not part of the conversation.
+    if (sums) return;
+    last = exchange;
+    if (exchange.wire !== 'anthropic' || !exchange.cached) return;
+    if (cached) checkCache(cached, exchange, n);
+    cached = exchange;
   });
 }
 
 function checkCache(before, exchange, n) {
   if (shapeOf(before.json) !== shapeOf(exchange.json)) return;
   const { cacheRead: read, cacheWrite: wrote } = before.cached;
+  seen.hits += read + wrote > 0 ? 1 : 0;
   const where = JSON.stringify([before.cached, exchange.cached]);
   assert.ok(
     exchange.cached.cacheRead >= read + wrote,
@@ -268,4 +315,7 @@ test('random conversations break nothing, neither for the provider nor for its c
   // All of them, so that none starts a server again when the test is over.
   const faults = (await Promise.all(lanes)).filter(Boolean);
   if (faults.length) throw faults[0];
+  t.diagnostic(`seed ${SEED}: ${JSON.stringify(seen)}`);
+  if (ONLY === undefined && TALKS >= 100)
+    for (const [what, count] of Object.entries(seen)) assert.ok(count >= TALKS / 5, `${count} ${what}`);
 });
