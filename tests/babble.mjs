@@ -132,6 +132,7 @@ function manner(next, exchange) {
     [4, { stop: 'max' }],
     [3, { stop: 'refused' }],
     [1, { stop: 'whatever' }],
+    [1, { stop: 'model_context_window_exceeded' }],
     [1, { eol: '\r\n', last: false }],
   ]);
   return { ...pace, ...more };
@@ -149,6 +150,7 @@ function error(next, exchange) {
     of(529, 'overloaded_error', 'Overloaded'),
     of(402, 'billing_error', 'no credit'),
     of(404, 'not_found_error', 'model not found'),
+    of(400, 'invalid_request_error', 'prompt is too long: 210000 tokens > 200000 maximum'),
     refuse(502, '<html>Bad gateway</html>'),
   ];
   if (/"type":"(redacted_)?thinking"/.test(exchange.text))

@@ -20,7 +20,7 @@ import { beginsGeneration, prefixFault } from '../blame.mjs';
 import { Cache, shapeOf } from '../cache.mjs';
 import { chance } from '../chance.mjs';
 import { checkLog, Siskin } from '../fixture.mjs';
-import { Provider, say } from '../provider.mjs';
+import { call, Provider, say, text } from '../provider.mjs';
 
 const TALKS = Number(process.env.SISKIN_TALKS ?? 200);
 const SEED = Number(process.env.SISKIN_SEED ?? Date.now() % 1_000_000);
@@ -319,3 +319,55 @@ test('random conversations break nothing, neither for the provider nor for its c
   if (ONLY === undefined && TALKS >= 100)
     for (const [what, count] of Object.entries(seen)) assert.ok(count >= TALKS / 5, `${count} ${what}`);
 });
+
+/** Changes a stored row behind the server's back, which nothing else can. */
+function edit(siskin, seq, change) {
+  const script = [
+    'import json, sqlite3, sys',
+    'db = sqlite3.connect(sys.argv[1])',
+    'query = "select id, data from chunks where id & 4294967295 = ?"',
+    'at, data = db.execute(query, (int(sys.argv[2]),)).fetchone()',
+    'new = json.dumps({**json.loads(data), **json.loads(sys.argv[3])}, separators=(",", ":"))',
+    'db.execute("update chunks set data = ? where id = ?", (new, at))',
+    'db.commit()',
+  ].join('\n');
+  const file = path.join(siskin.data, 'siskin.db');
+  const ran = spawnSync('python3', ['-c', script, file, String(seq), JSON.stringify(change)]);
+  assert.equal(ran.status, 0, `${ran.stderr}`);
+}
+
+for (const [wire, model] of [
+  ['anthropic', 'a/scripted'],
+  ['openai', 'o/scripted'],
+]) {
+  test(`${wire}: a row that changed is found and named`, async (t) => {
+    const provider = await Provider.start({ cache: new Cache() });
+    t.after(() => provider.stop());
+    const siskin = await Siskin.start(t, { provider });
+    furnish(siskin);
+    const tab = await siskin.newTab({ model });
+    provider.always = say(() => [text(words(chance(provider.requests.length)))]);
+    provider.answers = [say([text('I look. '), call('read_file', { path: 'note.txt' })])];
+    for (let n = 0; n < 3; n += 1) await siskin.turn(tab.id, `message ${n}, which is to be found`);
+    const rows = await siskin.log(tab.id);
+    checkRequests(provider.asked, rows);
+    const edits = [
+      [rows.find((row) => row.type === 'text' && row.role === 'assistant'), { text: 'another text' }],
+      [rows.find((row) => row.type === 'tool_result'), { result: 'the answer is 43' }],
+      [rows.find((row) => row.type === 'tool_call'), { arguments: '{"path":"note.text"}' }],
+      [rows.find((row) => row.role === 'user'), { text: 'message 0, which is not to be found' }],
+    ];
+    for (const [row, change] of edits) {
+      const from = provider.asked.length;
+      await siskin.stop();
+      edit(siskin, row.seq, change);
+      await siskin.restart();
+      await siskin.turn(tab.id, `after row ${row.seq}`);
+      const after = await siskin.log(tab.id);
+      const wrong = new RegExp(`block \\d+ of \\d+ changed.*row ${row.seq} \\(${row.type}\\)`);
+      assert.throws(() => checkRequests(provider.asked.slice(from - 1), after), wrong);
+      const { missCause } = (await siskin.lastTurn(tab.id)).steps[0].prefix;
+      assert.match(missCause ?? 'none', /^block: \d+ \(row \d+\)$/, `what Siskin says of row ${row.seq}`);
+    }
+  });
+}
