@@ -4,13 +4,7 @@
 import { blocks } from './body.mjs';
 
 /** System rows that begin a generation: by nature a new prefix follows. */
-const BEGINS = new Set([
-  'model-changed',
-  'prompt-changed',
-  'tools-changed',
-  'compacted',
-  'thinking-dropped',
-]);
+const BEGINS = new Set(['model-changed', 'prompt-changed', 'tools-changed', 'compacted', 'thinking-dropped']);
 
 /** Whether a row begins a generation. */
 export const beginsGeneration = (row) => row.type === 'system' && BEGINS.has(row.data.kind);

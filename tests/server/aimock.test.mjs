@@ -140,7 +140,10 @@ both('tools run, and their results are answered', async ({ mock, siskin, tab, bo
   assert.equal(textOf(rows), 'I look.It is 42.'.repeat(2));
   const ends = rows.filter((row) => row.type === 'tool_result').map((row) => row.data.isError);
   assert.deepEqual(ends, [false, false, true, false, false, false, true, false]);
-  const told = mock.getRequests().at(-1).body.messages.filter((message) => message.role === 'tool');
+  const told = mock
+    .getRequests()
+    .at(-1)
+    .body.messages.filter((message) => message.role === 'tool');
   assert.match(told[0].content, /the answer is 42/);
   assert.equal(told.length, 8);
   assert.equal(bodies.length, 4);
