@@ -97,6 +97,9 @@ const statuses = (mock) =>
 both('text is streamed, counted and kept', async ({ wire, mock, siskin, tab, bodies }) => {
   const said = 'Hello, wörld 字 👍👍: "quoted" \\ and\nlines.';
   mock.onMessage('hi', { content: said, usage: { input_tokens: 21, output_tokens: 9, prompt_tokens: 21 } });
+  // It cuts at UTF-16 units, so each half of a pair comes in an event of its own.
+  const cut = 'ab👍'.repeat(10);
+  mock.onMessage('cut', { content: cut });
   mock.onMessage('again', { content: 'Once more.' });
   const turn = await siskin.turn(tab.id, 'hi');
   assert.equal(turn.stopReason, 'end');
@@ -105,15 +108,17 @@ both('text is streamed, counted and kept', async ({ wire, mock, siskin, tab, bod
     const { input, output } = turn.steps[0].usage;
     assert.deepEqual([input, output], [21, 9]);
   }
+  await siskin.turn(tab.id, 'cut');
+  assert.equal(textOf(await siskin.log(tab.id)), said + cut);
   assert.equal((await siskin.turn(tab.id, 'again')).stopReason, 'end');
-  assert.equal(bodies.length, 2);
-  assert.deepEqual(statuses(mock), [200, 200]);
+  assert.equal(bodies.length, 3);
+  assert.deepEqual(statuses(mock), [200, 200, 200]);
   const { messages } = mock.getLastRequest().body;
   assert.deepEqual(
     messages.slice(-3).map(({ role, content }) => [role, content]),
     [
-      ['user', 'hi'],
-      ['assistant', said],
+      ['user', 'cut'],
+      ['assistant', cut],
       ['user', 'again'],
     ],
   );
