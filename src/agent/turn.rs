@@ -274,7 +274,10 @@ impl Turn<'_> {
         self.end_step(outcome, &answer.usage)?;
         self.note_truncation(&answer.usage, target)?;
         match &answer.finish {
-            Finish::Refused(text) => return Ok(Next::End(self.refused(text))),
+            Finish::Refused(text) => {
+                self.not_run(&folded.calls, "not run: the provider refused to give this answer")?;
+                return Ok(Next::End(self.refused(text)));
+            }
             Finish::ContextFull => return self.context_full(answer, &folded, target),
             _ => {}
         }

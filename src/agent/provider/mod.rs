@@ -10,6 +10,7 @@ pub mod cause;
 pub mod demo;
 pub mod dial;
 pub mod facts;
+pub mod halves;
 pub mod http;
 pub mod models;
 pub mod openai;
@@ -25,6 +26,7 @@ use crate::budget::Budget;
 use crate::chunk::Usage;
 use crate::config::{ApiKind, Provider};
 use crate::store::{Prefix, Store, Stored};
+use halves::Halves;
 use http::{ErrorText, Reply, Request};
 use quirks::Quirks;
 use sse::{Piece, Sse};
@@ -319,6 +321,7 @@ struct Stream<'a> {
     sse: Sse,
     nature: Nature,
     document_max: usize,
+    halves: Halves,
     decoder: &'a mut dyn Decoder,
     out: Shown<'a>,
 }
@@ -347,6 +350,7 @@ fn receive(
         sse: Sse::new(budget.event_bytes),
         nature: Nature::Unknown,
         document_max: budget.event_bytes,
+        halves: Halves::default(),
         decoder,
         out: Shown { sink, any: false },
     };
@@ -399,10 +403,10 @@ impl Stream<'_> {
             return Ok(false);
         }
         let mut real = false;
-        let (decoder, out) = (&mut *self.decoder, &mut self.out);
+        let (decoder, out, halves) = (&mut *self.decoder, &mut self.out, &mut self.halves);
         self.sse.feed(bytes, &mut |piece| {
             if let Piece::Event { name, data } = piece {
-                real |= decoder.event(name, data, out)?;
+                real |= decoder.event(name, &halves.mend(data), out)?;
             }
             Ok(())
         })?;
@@ -413,10 +417,10 @@ impl Stream<'_> {
         if let Nature::Document(document) = std::mem::replace(&mut self.nature, Nature::Events) {
             return self.document(&String::from_utf8_lossy(&document));
         }
-        let (decoder, out) = (&mut *self.decoder, &mut self.out);
+        let (decoder, out, halves) = (&mut *self.decoder, &mut self.out, &mut self.halves);
         self.sse.finish(&mut |piece| {
             if let Piece::Event { name, data } = piece {
-                decoder.event(name, data, out)?;
+                decoder.event(name, &halves.mend(data), out)?;
             }
             Ok(())
         })?;
@@ -440,7 +444,7 @@ impl Stream<'_> {
     /// web page.
     fn document(&mut self, text: &str) -> Result<Answer, Fault> {
         if !text.starts_with('<') {
-            self.decoder.event("", text, &mut self.out)?;
+            self.decoder.event("", &self.halves.mend(text), &mut self.out)?;
             if self.decoder.whole() {
                 return self.decoder.end(&mut self.out);
             }

@@ -63,6 +63,7 @@ fn decode_pieces<D: Decoder>(mut decoder: D, pieces: &[&[u8]]) -> (Vec<Seen>, Re
         sse: Sse::new(1 << 16),
         nature: Nature::Unknown,
         document_max: 1 << 16,
+        halves: Halves::default(),
         decoder: &mut decoder,
         out: Shown { sink: &mut taken, any: false },
     };

@@ -466,6 +466,34 @@ fn thinking_goes_back_only_signed_and_to_the_same_model() {
     assert_eq!(kinds(&log), ["text"]);
 }
 
+/// A text of the owner that came while the tools ran made the answer before it seem to have no calls, so
+/// thinking with a budget was asked for, and the provider refused every request of this turn.
+#[test]
+fn whether_the_last_answer_begins_with_thinking_holds_until_the_next_answer() {
+    let bare = |log: &Log| body(log, ApiKind::Anthropic, log.rows.len() as Seq).1.bare_calls;
+    let mut log = Log::of(vec![user("a"), text(1, 1, 0, 0, "one"), call(1, 1, "x", "{}", 0)]);
+    log.push(result(1, 1, "x", "r", 0, Some(false)));
+    log.calls.insert("x".into(), CallState::Good);
+    log.note_step(1, 1, MODEL, StepOutcome::Whole);
+    assert!(bare(&log));
+    log.push(user("meanwhile"));
+    assert!(bare(&log), "the owner's text is in the same message as the results");
+    log.push(text(1, 2, 0, 0, "refused"));
+    log.note_step(1, 2, MODEL, StepOutcome::Refused);
+    log.push(user("more"));
+    assert!(bare(&log), "a refused answer is not there");
+    log.push(text(1, 3, 0, 0, "two"));
+    log.note_step(1, 3, MODEL, StepOutcome::Whole);
+    log.push(user("b"));
+    assert!(!bare(&log));
+    log.push(thinking(1, 4, 0, "hm", Some("SIG")));
+    log.push(call(1, 4, "y", "{}", 0));
+    log.push(result(1, 4, "y", "r", 0, Some(false)));
+    log.calls.insert("y".into(), CallState::Good);
+    log.note_step(1, 4, MODEL, StepOutcome::Whole);
+    assert!(!bare(&log));
+}
+
 fn system(kind: &str, text: &str, upto: Option<Seq>) -> Row {
     let data = SystemData { kind: kind.into(), text: text.into(), upto, ..Default::default() };
     row(9, 1, Role::System, Kind::System, json(&data))
