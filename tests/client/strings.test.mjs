@@ -3,10 +3,9 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { clock, span } from '../../static/core/format.js';
-import { S } from '../../static/core/strings.js';
+import { meaning as meant } from '../../static/view/meaning.js';
 
-const meaning = (message, status = '') =>
-  S.errors.find(([pattern]) => pattern.test(`${status} ${message}`))?.[1];
+const meaning = (message, status) => meant({ message, status }).title;
 
 // Bug: the patterns were made of providers' words, not of the server's. Effect: a stream that broke off was
 // "Something went wrong", a spent quota told by a 429 "no room", and a refused connection the same as
