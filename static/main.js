@@ -116,8 +116,12 @@ const deeds = {
     return undefined;
   },
   compact: () => attempt(() => api.post(tabPath('/compact'))),
-  menu: (button) =>
-    attempt(async () => (await later('menu')).openMenu(button, session.tabs.get(session.current), deeds)),
+  menu: (button, efforts) =>
+    attempt(async () => {
+      const { openMenu } = await later('menu');
+      const tab = session.tabs.get(session.current);
+      openMenu(button, tab, deeds, { efforts, effort: (tab || draft()).effort || '' });
+    }),
   rename: () => bar.rename(),
   cache: () =>
     attempt(async () => (await later('cache')).showCache(api, session.tabs.get(session.current))),

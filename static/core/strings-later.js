@@ -126,6 +126,8 @@ export const L = {
   rename: 'Rename',
   archive: 'Archive',
   compact: 'Compact',
+  effort: 'Effort',
+  effortNone: 'as the model likes',
   compactBusy: 'Not while a turn runs',
   compactEmpty: 'There is nothing to compact yet',
 
@@ -136,7 +138,6 @@ export const L = {
     'the provider’s cache. The newest stand first.',
   cacheNote: 'In tokens. Fresh: read by the model anew. Read: from the cache. Written: put into the cache.',
   cacheNone: 'No requests yet.',
-  request: (no) => `Request ${no}`,
   compaction: 'compaction',
   misses: {
     model: 'Cache lost: the model changed, and each has a cache of its own.',

@@ -84,6 +84,8 @@ export const S = {
   picture: 'picture, not loaded: ',
   sum: (input, cached, percent, output) =>
     `${input} in${cached ? ` · ${cached} cached (${percent} %)` : ''} · ${output} out`,
+  sumShort: (input, percent, output) =>
+    `${input} in${percent ? ` · ${percent} % cached` : ''} · ${output} out`,
   sumTitle:
     'Tokens of this turn: sent fresh or written to the cache, read from the cache, and written by the model',
   tabSum: (tokens, percent) => `${tokens} tokens${percent ? ` · ${percent} % cached` : ''}`,

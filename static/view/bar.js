@@ -12,6 +12,8 @@ export class BarView {
   constructor(session, deeds) {
     this.session = session;
     this.deeds = deeds;
+    /** what the chosen model takes */
+    this.efforts = [];
     this.tabsButton = h(
       'button',
       {
@@ -34,7 +36,7 @@ export class BarView {
     });
     this.model = h('select', { class: 'model', 'aria-label': S.model, onchange: () => this.#pick() });
     this.effort = h('select', {
-      class: 'model',
+      class: 'model only-desk',
       'aria-label': S.effort,
       hidden: true,
       onchange: () => this.#pickEffort(),
@@ -48,7 +50,7 @@ export class BarView {
         title: S.menu,
         'aria-haspopup': 'menu',
         'aria-expanded': 'false',
-        onclick: () => deeds.menu(this.menu),
+        onclick: () => deeds.menu(this.menu, this.efforts),
       },
       icon('more'),
     );
@@ -68,10 +70,12 @@ export class BarView {
     const inTab = !aside;
     this.title.disabled = !tab || !inTab;
     this.title.title = this.title.disabled ? '' : S.renameTitle(title);
-    this.menu.hidden = !tab || !inTab;
     this.model.hidden = !inTab;
     this.#drawModels(tab || this.deeds.draft());
-    if (!inTab) this.effort.hidden = true;
+    // On a phone the effort stands in the menu, also before there is a tab.
+    this.menu.hidden = !inTab || !(tab || this.efforts.length);
+    this.menu.classList.toggle('only-phone', !tab);
+    this.effort.hidden = !inTab || !this.efforts.length;
     const elsewhere = [...this.session.tabs.values()].some(
       (one) =>
         one.id !== this.session.current &&
@@ -114,7 +118,7 @@ export class BarView {
 
   /** Only where the model takes one; one that it does not take (any more) is left out by the server. */
   #drawEfforts({ efforts = [] }, chosen) {
-    this.effort.hidden = !efforts.length;
+    this.efforts = efforts;
     const key = JSON.stringify([efforts, chosen]);
     if (this.drawnEfforts === key) return;
     this.drawnEfforts = key;

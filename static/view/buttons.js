@@ -27,7 +27,7 @@ async function copy(text) {
 
 /** @param {() => string} text @returns {HTMLButtonElement} */
 export function copyButton(text) {
-  const word = h('span', {}, S.copy);
+  const word = h('span', { class: 'word' }, S.copy);
   const button = h(
     'button',
     { class: 'quiet', type: 'button', 'aria-label': S.copy, onclick: act },

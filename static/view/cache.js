@@ -16,7 +16,7 @@ export async function turnRequests(api, tab, turnId, seq) {
   const turn = await findTurn(turnsOf(api, tab), turnId, seq);
   const requests = turn ? requestsOf([turn]) : [];
   const several = new Set(requests.map((one) => one.model)).size > 1;
-  const label = (one) => [named(L.request(one.no), one), several && h('small', {}, one.model)];
+  const label = (one) => [named(String(one.no), one), several && h('small', {}, one.model)];
   return h('div', { class: 'requests' }, requests.length ? table(requests, label) : L.cacheNone);
 }
 
@@ -60,7 +60,7 @@ function table(requests, label) {
 }
 
 function lines(one, label) {
-  const share = h('td', { class: 'share' }, bar(one), percent(one.rate));
+  const share = h('td', { class: 'share' }, h('div', {}, bar(one), h('b', {}, percent(one.rate))));
   const cells = [h('th', { scope: 'row' }, ...label), share];
   for (const tokens of [one.fresh, one.read, one.written, one.out]) cells.push(h('td', {}, count(tokens)));
   const line = h('tr', {}, ...cells);

@@ -152,12 +152,12 @@ function errorItem(item, around) {
     setText(title, meant.title || S.error);
     setText(hint, meant.hint);
     if (meant.compacts && buttons.children.length < 2)
-      buttons.prepend(deed('archive', S.compact, around.compact));
+      buttons.prepend(deed(null, S.compact, around.compact));
   }
 }
 
 function deed(mark, word, act) {
-  return h('button', { class: 'plain', type: 'button', onclick: act }, icon(mark), h('span', {}, word));
+  return h('button', { class: 'plain', type: 'button', onclick: act }, mark && icon(mark), h('span', {}, word));
 }
 
 /** One dim line; that of a compaction opens to its summary. */

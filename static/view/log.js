@@ -201,7 +201,7 @@ export class LogView {
             onclick: () => this.deeds.send(askedText(shown.turn)),
           },
           icon('again'),
-          h('span', {}, S.askAgain),
+          h('span', { class: 'word' }, S.askAgain),
         ),
       );
     }

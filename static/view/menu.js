@@ -12,9 +12,16 @@ const PATHS = {
 
 const idle = (tab) => tab.status === 'idle' || tab.status === 'error';
 
-/** @param {HTMLButtonElement} button @param {any} tab @param {object} deeds */
-export function openMenu(button, tab, deeds) {
-  if (!tab || button.getAttribute('aria-expanded') === 'true') return;
+const NARROW = '(max-width: 760px)';
+
+/**
+ * @param {HTMLButtonElement} button  whose menu it is
+ * @param {any} tab  may not exist yet
+ * @param {object} deeds
+ * @param {{efforts:string[], effort:string}} thinking  offered where the bar has no room for it
+ */
+export function openMenu(button, tab, deeds, { efforts, effort }) {
+  if (button.getAttribute('aria-expanded') === 'true') return;
   const close = (back) => {
     menu.remove();
     document.removeEventListener('pointerdown', outside, true);
@@ -27,47 +34,56 @@ export function openMenu(button, tab, deeds) {
     close(false);
     if (button.contains(event.target)) button.addEventListener('click', stop, { capture: true, once: true });
   };
-  const item = (mark, word, deed, unless) =>
-    h(
-      'button',
-      {
-        class: 'line',
-        type: 'button',
-        role: 'menuitem',
-        tabIndex: -1,
-        disabled: !!unless,
-        title: unless,
-        onclick: () => {
-          close(true);
-          deed();
-        },
-      },
-      mark,
-      word,
-    );
-  const compactNot = idle(tab) ? (tab.total ? '' : L.compactEmpty) : L.compactBusy;
+  const item = (mark, word, deed, more) => {
+    const onclick = () => {
+      close(true);
+      deed();
+    };
+    const props = { class: 'line', type: 'button', role: 'menuitem', tabIndex: -1, onclick };
+    return h('button', { ...props, ...more }, mark, word);
+  };
   const menu = h(
     'div',
-    { class: 'menu', role: 'menu', 'aria-label': L.menu, onkeydown: move },
-    item(drawn('rename', PATHS.rename), L.rename, deeds.rename),
-    item(drawn('compact', PATHS.compact), L.compact, deeds.compact, compactNot),
-    item(drawn('cache', PATHS.cache), L.cache, deeds.cache),
-    item(icon('archive'), L.archive, deeds.archive),
+    { class: 'menu', role: 'menu', 'aria-label': L.menu, onkeydown: (event) => move(event, menu, close) },
+    ...(tab ? deedsOf(tab, deeds, item) : []),
+    ...(matchMedia(NARROW).matches ? effortsOf(efforts, effort, deeds, item) : []),
   );
-  function move(event) {
-    const items = [...menu.querySelectorAll('button:not(:disabled)')];
-    const at = items.indexOf(document.activeElement);
-    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: -1 }[event.key];
-    if (to !== undefined) items.at(to % items.length).focus();
-    else if (event.key === 'Escape' || event.key === 'Tab') close(true);
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
-  }
   document.addEventListener('pointerdown', outside, true);
   button.setAttribute('aria-expanded', 'true');
   button.after(menu);
   menu.querySelector('button').focus();
+}
+
+function deedsOf(tab, deeds, item) {
+  const not = idle(tab) ? (tab.total ? '' : L.compactEmpty) : L.compactBusy;
+  return [
+    item(drawn('rename', PATHS.rename), L.rename, deeds.rename),
+    item(drawn('compact', PATHS.compact), L.compact, deeds.compact, { disabled: !!not, title: not }),
+    item(drawn('cache', PATHS.cache), L.cache, deeds.cache),
+    item(icon('archive'), L.archive, deeds.archive),
+  ];
+}
+
+function effortsOf(efforts, chosen, deeds, item) {
+  if (!efforts.length) return [];
+  const choices = ['', ...efforts].map((one) =>
+    item(icon('check'), one || L.effortNone, () => deeds.pickEffort(one), {
+      role: 'menuitemradio',
+      'aria-checked': String(one === chosen),
+    }),
+  );
+  return [h('p', { class: 'dim' }, L.effort), ...choices];
+}
+
+function move(event, menu, close) {
+  const items = [...menu.querySelectorAll('button:not(:disabled)')];
+  const at = items.indexOf(document.activeElement);
+  const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: -1 }[event.key];
+  if (to !== undefined) items.at(to % items.length).focus();
+  else if (event.key === 'Escape' || event.key === 'Tab') close(true);
+  else return;
+  event.preventDefault();
+  event.stopPropagation();
 }
 
 function stop(event) {

@@ -4,11 +4,17 @@ import { count, hitRate } from '../core/format.js';
 import { S } from '../core/strings.js';
 import { h } from './dom.js';
 
+const percent = (usage) => Math.floor((hitRate(usage) || 0) * 100);
+
 /** @param {{input:number, cacheRead:number, cacheWrite:number, output:number}} usage */
 export function sumText(usage) {
   const { input, cacheRead, cacheWrite, output } = usage;
-  const percent = Math.floor((hitRate(usage) || 0) * 100);
-  return S.sum(count(input + cacheWrite), cacheRead ? count(cacheRead) : '', percent, count(output));
+  return S.sum(count(input + cacheWrite), cacheRead ? count(cacheRead) : '', percent(usage), count(output));
+}
+
+/** For a narrow screen. */
+function shortText(usage) {
+  return S.sumShort(count(usage.input + usage.cacheWrite), percent(usage), count(usage.output));
 }
 
 /**
@@ -26,16 +32,21 @@ export function sumButton(usage, shown, log) {
       'aria-expanded': String(!!shown.requests),
       onclick: toggle,
     },
-    sumText(usage),
+    h('span', { class: 'only-desk' }, sumText(usage)),
+    h('span', { class: 'only-phone' }, shortText(usage)),
   );
   function put(requests) {
-    log.scroller.hold(button, () => {
+    const change = () => {
       if (shown.requests) shown.requests.remove();
-      else if (requests) shown.node.append(requests);
-      shown.requests = shown.requests ? null : requests;
-      shown.node.classList.toggle('told', !!shown.requests);
-    });
-    button.setAttribute('aria-expanded', String(!!shown.requests));
+      else shown.node.append(requests);
+    };
+    // At the end the end stays in view; further up, the button stays where it was pressed.
+    if (!shown.node.nextSibling) log.scroller.keep(change);
+    else log.scroller.hold(button, change);
+    shown.requests = requests;
+    shown.node.classList.toggle('told', !!requests);
+    button.setAttribute('aria-expanded', String(!!requests));
+    if (requests) requests.scrollIntoView({ block: 'nearest' });
   }
   async function toggle() {
     if (shown.requests) return put(null);
