@@ -148,8 +148,10 @@ budgets! {
     wal_bytes: 4 * MIB, 8 * MIB, "bytes";
     /// the whole database; new turns are refused beyond it
     store_bytes: 1024 * MIB, 2047 * MIB, "bytes";
-    /// requests to the provider in one turn
+    /// answers of the model in one turn
     steps: 200, 200, "count";
+    /// requests to the provider in one turn, other tries and those for summaries included
+    requests: 400, 400, "count";
     /// tool calls in one turn
     calls: 400, 400, "count";
     /// tries of one request to a provider

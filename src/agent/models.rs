@@ -4,7 +4,7 @@ use super::stop::Stop;
 use super::{Agent, Model, Models, Refusal, provider};
 use crate::chunk::TabNo;
 use crate::config::{ApiKind, Provider};
-use crate::store::{StoreError, Tab, TabChange};
+use crate::store::{Tab, TabChange};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -140,11 +140,5 @@ impl Agent {
             Some((name, model)) if known(name) && !model.is_empty() && id.len() <= 256 => Ok(()),
             _ => Err(Refusal::Bad("model must be provider/model, of a provider in the config".to_owned())),
         }
-    }
-
-    /// The model of the tab's step before, `None` before the first.
-    pub(super) fn last_model(&self, tab: TabNo) -> Result<Option<String>, StoreError> {
-        let turns = self.store.turns(tab, None, 2)?;
-        Ok(turns.into_iter().rev().find_map(|turn| turn.steps.last().map(|step| step.model.clone())))
     }
 }

@@ -111,9 +111,13 @@ fn of_tab(
             agent.stop(tab).map_err(|e| refused(shared, e))?;
             Ok(Reply::json(202, "{}".into()))
         }
+        (["compact"], "POST") => {
+            agent.compact(tab).map_err(|e| refused(shared, e))?;
+            Ok(Reply::json(202, "{}".into()))
+        }
         ([], _) => Err(wrong_method("PATCH, DELETE")),
         (["chunks"] | ["turns"] | ["results", _], _) => Err(wrong_method("GET, HEAD")),
-        (["messages"] | ["queue", "send"] | ["stop"], _) => Err(wrong_method("POST")),
+        (["messages"] | ["queue", "send"] | ["stop"] | ["compact"], _) => Err(wrong_method("POST")),
         (["queue", _], _) => Err(wrong_method("DELETE")),
         _ => Err(unknown()),
     }

@@ -21,6 +21,14 @@ pub fn is_too_long(message: &str) -> bool {
     WORDINGS.iter().any(|wording| text.contains(wording))
 }
 
+/// Whether a fault says that the conversation is too long, and if so, the model's limit where it is named.
+pub fn overflow(fault: &Fault) -> Option<Option<u64>> {
+    match fault {
+        Fault::Refusal { message, .. } if is_too_long(message) => Some(None),
+        _ => None,
+    }
+}
+
 /// Thinking that is sent back is not accepted: it belongs to another model or another beginning. The cure is
 /// to drop all thinking, once (a stored `thinking-dropped` row).
 pub fn thinking_is_refused(fault: &Fault) -> bool {

@@ -18,9 +18,9 @@ pub mod sse;
 pub mod think;
 
 use crate::agent::stop::Stop;
-use crate::agent::wire::{self, Body, Form, Rows, Spec};
+use crate::agent::wire::{self, Body, Form, Part, Rows, Spec};
 use crate::budget::Budget;
-use crate::chunk::{Seq, TabNo, Usage};
+use crate::chunk::Usage;
 use crate::config::{ApiKind, Provider};
 use crate::store::{Prefix, Store, Stored};
 use http::{ErrorText, Reply, Request};
@@ -129,17 +129,15 @@ pub struct Ask<'a> {
     pub model: &'a str,
     /// how hard the model thinks
     pub effort: Option<&'a str>,
-    /// whose rows
-    pub tab: TabNo,
+    /// which rows
+    pub part: Part<'a>,
     /// the tab's frozen prefix
     pub prefix: &'a Prefix,
-    /// the last row to send
-    pub upto: Seq,
 }
 
 impl<'a> Ask<'a> {
     fn spec(&self, quirks: Quirks) -> Spec<'a> {
-        spec(self.provider, self.model, self.effort, (self.tab, self.upto), self.prefix, quirks)
+        spec(self.provider, self.model, self.effort, self.part, self.prefix, quirks)
     }
 }
 
@@ -147,7 +145,7 @@ fn spec<'a>(
     provider: &'a Provider,
     model: &'a str,
     effort: Option<&'a str>,
-    (tab, upto): (TabNo, Seq),
+    part: Part<'a>,
     prefix: &'a Prefix,
     quirks: Quirks,
 ) -> Spec<'a> {
@@ -160,12 +158,16 @@ fn spec<'a>(
         ApiKind::OpenAi | ApiKind::Demo => Form::OpenAi(quirks.openai(provider)),
     };
     let model_id = format!("{}/{}", provider.name, model);
-    Spec { tab, upto, prefix, model_id, model, effort, max_tokens: provider.max_tokens, form }
+    Spec { part, prefix, model_id, model, effort, max_tokens: provider.max_tokens, form }
 }
 
-/// The first pass over the rows: the body's length, its content blocks and their hash. Asks nobody.
-pub fn plan(ask: &Ask<'_>) -> Stored<Plan> {
-    wire::plan(ask.store, &ask.spec(quirks::known(ask.provider, ask.model)), ask.budget)
+/// The first pass over the rows: the body's length, its content blocks and their hash; and what a cache
+/// depends on besides. Asks nobody.
+pub fn plan(ask: &Ask<'_>) -> Stored<(Plan, String)> {
+    let spec = ask.spec(quirks::known(ask.provider, ask.model));
+    let plan = wire::plan(ask.store, &spec, ask.budget)?;
+    let shape = plan.shape(&spec);
+    Ok((plan, shape))
 }
 
 /// Makes one request and hands its answer to the sink. Waits no longer than the provider's limits, and ends

@@ -61,6 +61,14 @@ pub fn learn(provider: &Provider, model: &str, quirks: Quirks, message: &str) ->
     true
 }
 
+/// Remembers how many tokens a model takes.
+pub fn learn_context(_provider: &Provider, _model: &str, _tokens: u64) {}
+
+/// How many tokens a model takes, as far as its answers told.
+pub fn context(_provider: &Provider, _model: &str) -> Option<u64> {
+    None
+}
+
 impl Quirks {
     /// These and what the message names, if it names a field that is still sent.
     fn after(self, kind: ApiKind, message: &str) -> Option<Quirks> {

@@ -1,6 +1,7 @@
 //! What the tests of this folder share, and tests of a whole request against a socket.
 
 use super::*;
+use crate::chunk::{Seq, TabNo};
 
 /// A block as a sink saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,7 +157,8 @@ mod request {
     impl Case {
         fn run(&self, sink: &mut dyn Sink) -> Result<Answer, Fault> {
             let prefix = Prefix { system: "be brief".into(), tools: String::new() };
-            let place = (TabNo(1), self.log.rows.len() as Seq);
+            let upto = self.log.rows.len() as Seq;
+            let place = Part { tab: TabNo(1), upto, generation: Default::default(), closing: None };
             let spec = |quirks| spec(&self.provider, "m", None, place, &prefix, quirks);
             let budget = &Budget::ROUTER;
             let plan = wire::plan(&self.log, &spec(quirks::known(&self.provider, "m")), budget).unwrap();

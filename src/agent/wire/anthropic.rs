@@ -103,6 +103,16 @@ pub fn head(spec: &Spec<'_>, fields: &Fields, bare_calls: bool) -> String {
     head
 }
 
+/// What a cache of the messages depends on besides their bytes.
+pub fn shape(spec: &Spec<'_>, fields: &Fields, bare_calls: bool) -> String {
+    let thinking = match fields.thinking {
+        Thinking::Adaptive => "adaptive".to_owned(),
+        Thinking::Budget(tokens) if !bare_calls => tokens.to_string(),
+        _ => "unasked".to_owned(),
+    };
+    format!("effort={} thinking={thinking}", spec.effort.filter(|_| fields.effort).unwrap_or("unasked"))
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Nobody,
@@ -135,12 +145,19 @@ pub struct Writer {
     users: u32,
     /// of how many the last two are marked; 0: none
     users_of_all: u32,
+    /// blocks up to the end of the last user message, and of the one before
+    tails: (u32, u32),
 }
 
 impl Writer {
     /// A writer whose cache marks stand on the last two of `users` user messages.
     pub fn new(users: u32) -> Writer {
-        Writer { role: Role::Nobody, open: Open::Nothing, users: 0, users_of_all: users }
+        Writer { role: Role::Nobody, open: Open::Nothing, users: 0, users_of_all: users, tails: (0, 0) }
+    }
+
+    /// Blocks up to the end of the user message before the last one.
+    pub fn tail_before(&self) -> u32 {
+        self.tails.1
     }
 
     /// User messages so far.
@@ -160,6 +177,9 @@ impl Writer {
         }
         out.raw("}");
         out.block();
+        if last && self.role == Role::User {
+            self.tails = (out.blocks(), self.tails.0);
+        }
     }
 
     fn begin(&mut self, role: Role, open: Open, block: &str, out: &mut Out) {

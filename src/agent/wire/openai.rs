@@ -84,6 +84,11 @@ pub fn head(spec: &Spec<'_>, fields: &Fields) -> String {
     head
 }
 
+/// What a cache of the messages may depend on besides their bytes.
+pub fn shape(spec: &Spec<'_>, fields: &Fields) -> String {
+    format!("effort={}", spec.effort.filter(|_| fields.effort).unwrap_or("unasked"))
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Open {
     Nothing,

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::ApiKind;
+use crate::store::Summary;
 use proptest::prelude::*;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -28,15 +29,24 @@ impl Log {
     }
 
     fn note_step(&mut self, turn: u32, step: u32, model: &str, outcome: StepOutcome) {
-        let told = Step {
-            step,
-            model: model.to_owned(),
-            outcome,
-            usage: Usage::default(),
-            prefix_blocks: 0,
-            prefix_hash: String::new(),
-        };
+        let told = Step { outcome, ..Step::new(step, 0, model.to_owned()) };
         self.steps.insert((TurnNo(turn), step), told);
+    }
+
+    /// As the store finds it.
+    fn generation(&self) -> Generation {
+        let mut generation = Generation::default();
+        for row in self.rows.iter().filter(|row| row.kind == Kind::System) {
+            let data: SystemData = serde_json::from_str(&row.data).unwrap();
+            match (data.kind.as_str(), data.upto) {
+                ("compacted", Some(upto)) => {
+                    generation = Generation { since: row.seq, summary: Some(Summary { seq: row.seq, upto }) };
+                }
+                ("thinking-dropped" | "model-changed", _) => generation.since = row.seq,
+                _ => {}
+            }
+        }
+        generation
     }
 }
 
@@ -127,7 +137,7 @@ fn prefix() -> Prefix {
     }
 }
 
-fn spec(prefix: &Prefix, kind: ApiKind, upto: Seq) -> Spec<'_> {
+fn spec<'a>(prefix: &'a Prefix, kind: ApiKind, log: &Log, upto: Seq) -> Spec<'a> {
     let form = match kind {
         ApiKind::Anthropic => {
             Form::Anthropic(anthropic::Fields::of("claude-sonnet-5-5", "https://api.anthropic.com", 16_000))
@@ -142,8 +152,7 @@ fn spec(prefix: &Prefix, kind: ApiKind, upto: Seq) -> Spec<'_> {
         }),
     };
     Spec {
-        tab: TabNo(1),
-        upto,
+        part: Part { tab: TabNo(1), upto, generation: log.generation(), closing: None },
         prefix,
         model_id: MODEL.to_owned(),
         model: "claude-sonnet-5-5",
@@ -156,7 +165,7 @@ fn spec(prefix: &Prefix, kind: ApiKind, upto: Seq) -> Spec<'_> {
 /// The body up to a row, read in odd pieces, with its plan; checks that both passes agree.
 fn body(log: &Log, kind: ApiKind, upto: Seq) -> (String, Plan) {
     let prefix = prefix();
-    let spec = spec(&prefix, kind, upto);
+    let spec = spec(&prefix, kind, log, upto);
     let plan = plan(log, &spec, &Budget::ROUTER).unwrap();
     let mut body = Body::new(log, &spec, &Budget::ROUTER, &plan);
     let mut bytes = Vec::new();
@@ -503,7 +512,7 @@ fn a_broken_store_ends_the_body_with_its_error() {
     }
     let broken = Broken(Log::of(vec![user(&"x".repeat(30_000)), user(&"y".repeat(30_000))]), 0.into());
     let prefix = prefix();
-    let spec = spec(&prefix, ApiKind::OpenAi, 2);
+    let spec = spec(&prefix, ApiKind::OpenAi, &broken.0, 2);
     let plan = plan(&broken, &spec, &Budget::ROUTER).unwrap();
     let mut body = Body::new(&broken, &spec, &Budget::ROUTER, &plan);
     assert!(body.read_to_end(&mut Vec::new()).is_err());
