@@ -3,6 +3,16 @@
 export const L = {
   errors: [
     [
+      /wrote no usable summary/,
+      'The conversation could not be compacted',
+      'Try again, choose another model above, or go on in a new tab. Nothing is lost.',
+    ],
+    [
+      /could not be shortened enough/,
+      'The conversation is too long for this model',
+      'Go on in a new tab, or choose a model with a larger context above.',
+    ],
+    [
       /longer than the context|\(413\)/,
       'The conversation is too long for this model',
       'Compact this tab, start a new one, or choose a model with a larger context.',

@@ -114,6 +114,7 @@ export const S = {
 
   working: 'Working',
   compacting: 'Compacting',
+  works: { 'shortening the conversation': 'Compacting' },
   writing: 'Writing',
   thinkingNow: 'Thinking',
   runningTool: (tool) => `Running ${tool}`,

@@ -16,7 +16,7 @@ export async function turnRequests(api, tab, turnId, seq) {
   const turn = await findTurn(turnsOf(api, tab), turnId, seq);
   const requests = turn ? requestsOf([turn]) : [];
   const several = new Set(requests.map((one) => one.model)).size > 1;
-  const label = (one) => [named(String(one.no), one), several && h('small', {}, one.model)];
+  const label = (one) => [named(String(one.no), one), several && h('small', {}, ` ${one.model}`)];
   return h('div', { class: 'requests' }, requests.length ? table(requests, label) : L.cacheNone);
 }
 
@@ -44,7 +44,7 @@ export async function showCache(api, tab) {
 }
 
 function named(name, one) {
-  return h('span', {}, name, one.compaction && h('small', { class: 'mark-compaction' }, L.compaction));
+  return h('span', {}, name, one.compaction && h('small', {}, ` ${L.compaction}`));
 }
 
 const percent = (rate) => (rate === null ? '–' : `${Math.floor(rate * 100)} %`);

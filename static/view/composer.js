@@ -239,7 +239,9 @@ export class ComposerView {
     if (open && open.type === 'thinking') return S.thinkingNow;
     if (open) return S.runningTool(open.data.name);
     const last = log && log.rows[log.rows.length - 1];
-    // A turn begins with what was asked; one without is a compaction.
+    const { message } = this.session.details.get(this.session.current) || {};
+    if (message) return S.works[message] || message;
+    // Who came later was not told. A turn begins with what was asked; one without is a compaction.
     if (log && log.turnId && log.atTail && (!last || last.turnId !== log.turnId)) return S.compacting;
     if (last && last.type === 'tool_call' && last.turnId === log.turnId)
       return S.runningTool(last.data.name);
