@@ -58,7 +58,9 @@ test('one turn among many is found in few requests, wherever it stands, by a row
   const all = [];
   for (let ordinal = 1; ordinal <= 3000; ordinal += 1)
     all.push({ turnId: `u${ordinal * 7}`, ordinal, firstSeq: all.length * 5 + 1, steps: [] });
-  for (const ordinal of [1, 2, 1500, 2991, 2992, 2993, 3000]) {
+  const wanted = [1, 2, 3, 4, 5, 2991, 2992, 2993, 3000];
+  for (let ordinal = 7; ordinal < 2991; ordinal += 61) wanted.push(ordinal);
+  for (const ordinal of wanted) {
     let asked = 0;
     const ask = async (query) => {
       asked += 1;
