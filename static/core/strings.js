@@ -87,7 +87,8 @@ export const S = {
   sumShort: (input, percent, output) =>
     `${input} in${percent ? ` · ${percent} % cached` : ''} · ${output} out`,
   sumTitle:
-    'Tokens of this turn: sent fresh or written to the cache, read from the cache, and written by the model',
+    'Tokens of this turn: sent fresh or written to the cache, read from the cache, and written by the model. ' +
+    'Press to see its requests.',
   tabSum: (tokens, percent) => `${tokens} tokens${percent ? ` · ${percent} % cached` : ''}`,
   tabSumTitle: 'Tokens of this tab',
   stops: {
@@ -106,7 +107,7 @@ export const S = {
     'tools-changed': 'The tools were changed',
     'thinking-dropped': 'Earlier thinking is no longer sent',
     'config-reload': 'The config was read again',
-    compacted: 'Compacted: from here on the model works from a summary',
+    compacted: 'Compacted to a summary',
     interrupted: 'Interrupted',
     cancelled: 'Stopped',
     limit: 'Reached a limit',

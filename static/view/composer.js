@@ -206,8 +206,10 @@ export class ComposerView {
     const busy = this.#busy && !away;
     const demo = !this.#busy && !!this.deeds.status() && this.deeds.status().demo;
     setText(this.doing, busy ? this.#doing(tab) : demo ? S.demoNote : away ? S.away : '');
-    // A provider's words may be longer than the line.
-    this.doing.title = busy && tab.status === 'retrying' ? this.doing.textContent : '';
+    // A provider's words may be longer than the line, and even than three.
+    const retrying = busy && tab.status === 'retrying';
+    this.doing.classList.toggle('long', retrying);
+    this.doing.title = retrying ? this.doing.textContent : '';
     this.doing.classList.toggle('demo', demo);
     this.doing.classList.toggle('busy', busy);
     setText(this.tokens, tab ? this.#tokens(tab) : this.coarse.matches ? '' : S.hintDesk);

@@ -17,10 +17,14 @@ export function openSheet(title, body) {
     h('header', {}, h('h2', {}, title), close),
     h('div', { class: 'over-body', tabIndex: 0 }, ...body),
   );
-  sheet.addEventListener('close', () => sheet.remove());
+  const leave = () => sheet.close();
+  sheet.addEventListener('close', () => {
+    window.removeEventListener('hashchange', leave);
+    sheet.remove();
+  });
   // A press beside it lands on the dialog itself.
   sheet.addEventListener('click', (event) => event.target === sheet && sheet.close());
-  window.addEventListener('hashchange', () => sheet.close(), { once: true });
+  window.addEventListener('hashchange', leave);
   document.body.append(sheet);
   sheet.showModal();
 }
