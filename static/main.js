@@ -82,7 +82,13 @@ const deeds = {
   sheet: (open) => side.sheet(open),
   focus: () => composer.focus(),
   stop: () => attempt(() => api.post(tabPath('/stop'))),
-  change: (change) => attempt(() => api.patch(tabPath(), change)),
+  change: (change) =>
+    attempt(async () => {
+      const tab = await api.patch(tabPath(), change);
+      // Known here at once: the server's frame may come later. The rest of an answer may be older than it.
+      const known = session.tabs.get(tab.id);
+      for (const key of known ? Object.keys(change) : []) known[key] = tab[key];
+    }),
   sendQueue: () => attempt(() => api.post(tabPath('/queue/send'))),
   lookAgain: () => loadModels(true),
   refreshModels: () => loadModels(false),

@@ -34,12 +34,16 @@ export class BarView {
       dir: 'auto',
       onclick: () => this.rename(),
     });
-    this.model = h('select', { class: 'model', 'aria-label': S.model, onchange: () => this.#pick() });
+    this.model = h('select', {
+      class: 'model',
+      'aria-label': S.model,
+      onchange: () => this.#picked(deeds.pickModel(this.model.value)),
+    });
     this.effort = h('select', {
       class: 'model only-desk',
       'aria-label': S.effort,
       hidden: true,
-      onchange: () => this.#pickEffort(),
+      onchange: () => this.#picked(deeds.pickEffort(this.effort.value)),
     });
     this.menu = h(
       'button',
@@ -129,14 +133,11 @@ export class BarView {
     this.effort.title = S.effortTitle;
   }
 
-  #pick() {
-    this.deeds.pickModel(this.model.value);
-    this.drawn = null;
-  }
-
-  #pickEffort() {
-    this.deeds.pickEffort(this.effort.value);
-    this.drawnEfforts = null;
+  /** Whatever comes of it, the list shows what is so. */
+  async #picked(done) {
+    await done;
+    this.drawn = this.drawnEfforts = null;
+    this.draw();
   }
 
   /** The title becomes a field. */

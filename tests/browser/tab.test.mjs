@@ -278,14 +278,33 @@ test('effort is offered where the model takes it, also before there is a tab', a
   let changed;
   await page.route(/\/api\/tabs\/\w+$/, (route) => {
     changed = route.request().postDataJSON();
-    return route.fulfill({ json: {} });
+    return route.fulfill({ json: { id: 't1', effort: 'low', status: 'running' } });
   });
   await effort.selectOption('low');
   await until(() => changed, 'the change');
   assert.deepEqual(changed, { effort: 'low' });
+  await until(async () => (await effort.inputValue()) === 'low', 'the choice');
+  assert.equal(await page.getByRole('button', { name: 'Stop' }).isVisible(), false, 'nothing else is taken');
   await page.unroute(/\/api\/tabs\/\w+$/);
   await model.selectOption('a/other');
   await effort.waitFor({ state: 'hidden' });
+});
+
+// Bug: a list went on showing what had been picked though it was refused. Mend: drawn anew in any case.
+test('a model that is refused is told, and the list shows the one that holds', async (t) => {
+  const { siskin } = await setUp(t);
+  const page = await paired(t, siskin, { allow: /400/ });
+  await ask(page, 'Hello');
+  await rested(page);
+  const model = page.getByRole('combobox', { name: 'Model' });
+  const error = { error: { code: 'bad_request', message: 'no such model' } };
+  await page.route(/\/api\/tabs\/\w+$/, (route) => route.fulfill({ status: 400, json: error }));
+  await model.selectOption('a/other');
+  await page.getByText('That did not work: no such model').waitFor();
+  await until(async () => (await model.inputValue()) === 'a/scripted', 'the one before');
+  await page.unroute(/\/api\/tabs\/\w+$/);
+  await model.selectOption('o/other');
+  await until(async () => (await model.inputValue()) === 'o/other', 'the new one');
 });
 
 test('on a phone the effort stands in the menu', async (t) => {

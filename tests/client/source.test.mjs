@@ -70,7 +70,7 @@ test('what a visit loads, vendored code included, is at most 56 KB of gzip, and 
   assert.ok(sum(names) <= 75_000, `all there is are ${sum(names)} bytes`);
 });
 
-test('every script and style is loaded at once or by name later, and no page waits for more than 9 KB', () => {
+test('each script and style is loaded at once or by name later, and no page waits for over 9 KB', () => {
   const wanted = scripts.flatMap((name) =>
     [...source(name).matchAll(/\blater\('(\w+)'\)/g)].map((found) => `view/${found[1]}.js`),
   );

@@ -29,7 +29,7 @@ test('every failure of a provider has its meaning', () => {
     ['no connection to provider a in time', /cannot be reached/],
     ['no secure connection to provider a: UnknownIssuer; check base_url', /not trusted/],
     ['provider a sent nothing for 300 s: a slow model may need a larger first_event_s', /silent/],
-    ["the conversation is longer than the model's context of 8 tokens, and could not be shortened enough", /long/],
+    ["longer than the model's context of 8 tokens, and could not be shortened enough; go on", /too long/],
     ["to be shortened to fit the model's context, but the model wrote no usable summary; try", /compacted/],
     ['reached max_steps (200)', undefined],
   ]) {
