@@ -87,8 +87,8 @@ export const S = {
   sumShort: (input, percent, output) =>
     `${input} in${percent ? ` · ${percent} % cached` : ''} · ${output} out`,
   sumTitle:
-    'Tokens of this turn: sent fresh or written to the cache, read from the cache, and written by the model. ' +
-    'Press to see its requests.',
+    'Tokens of this turn: sent fresh or written to the cache, read from the cache, and written by the ' +
+    'model. Press to see its requests.',
   tabSum: (tokens, percent) => `${tokens} tokens${percent ? ` · ${percent} % cached` : ''}`,
   tabSumTitle: 'Tokens of this tab',
   stops: {

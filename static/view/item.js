@@ -157,7 +157,8 @@ function errorItem(item, around) {
 }
 
 function deed(mark, word, act) {
-  return h('button', { class: 'plain', type: 'button', onclick: act }, mark && icon(mark), h('span', {}, word));
+  const props = { class: 'plain', type: 'button', onclick: act };
+  return h('button', props, mark && icon(mark), h('span', {}, word));
 }
 
 /** One dim line; that of a compaction opens to its summary. */
