@@ -263,8 +263,8 @@ export class LogView {
       if (!this.empty.hidden) this.empty.replaceChildren();
       this.empty.hidden = true;
       this.emptyFor = null;
-    } else if (this.empty.hidden || this.emptyFor !== this.deeds.models()) {
-      this.emptyFor = this.deeds.models();
+    } else if (this.empty.hidden || this.emptyFor !== this.#lack()) {
+      this.emptyFor = this.#lack();
       this.#fillEmpty(this.emptyFor);
       this.empty.hidden = false;
       this.box.scrollTop = 0;
@@ -272,10 +272,16 @@ export class LogView {
     this.column.hidden = empty;
   }
 
-  async #fillEmpty(models) {
+  /** What the empty page is made of: the offer, if it has no model, which is what it tells then. */
+  #lack() {
+    const offer = this.deeds.models();
+    return offer && !offer.models.length ? offer : null;
+  }
+
+  async #fillEmpty(lack) {
     try {
       const { emptyPage } = await later('empty');
-      if (!this.empty.hidden && this.emptyFor === models) this.empty.replaceChildren(emptyPage(this.deeds));
+      if (!this.empty.hidden && this.emptyFor === lack) this.empty.replaceChildren(emptyPage(this.deeds));
     } catch {
       // The next look at it tries again; one can write without it.
       this.emptyFor = undefined;

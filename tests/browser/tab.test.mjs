@@ -199,7 +199,7 @@ test('a turn tells its tokens, and on a press its requests and why a hit was los
   await page.getByRole('combobox', { name: 'Model' }).selectOption('a/other');
   provider.answers = [say('Third.', usage(9500, 0, 0))];
   await ask(page, 'Three');
-  await rested(page);
+  await until(async () => (await sums.count()) === 3, 'the third sum');
   await sums.last().click();
   const shown = log(page).locator('.requests');
   await shown.getByText('Cache lost: the model changed, and each has a cache of its own.').waitFor();

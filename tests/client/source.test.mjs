@@ -62,11 +62,11 @@ const visit = new Set([
 ]);
 const later = names.filter((name) => !visit.has(name));
 
-test('what a visit loads, vendored code included, is at most 56 KB of gzip, and all there is 75 KB', (t) => {
+test('what a visit loads, vendored code included, is at most 58 KB of gzip, and all there is 75 KB', (t) => {
   t.diagnostic(`a visit: ${sum([...visit])} bytes of gzip in ${visit.size} files`);
   for (const name of later) t.diagnostic(`later: ${name} ${packed(name)}`);
   t.diagnostic(`all: ${sum(names)} bytes of gzip in ${names.length} files`);
-  assert.ok(sum([...visit]) <= 56_000, `a visit loads ${sum([...visit])} bytes`);
+  assert.ok(sum([...visit]) <= 58_000, `a visit loads ${sum([...visit])} bytes`);
   assert.ok(sum(names) <= 75_000, `all there is are ${sum(names)} bytes`);
 });
 
