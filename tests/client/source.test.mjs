@@ -67,6 +67,10 @@ test('what a visit loads, vendored code included, is at most 58 KB of gzip, and 
   for (const name of later) t.diagnostic(`later: ${name} ${packed(name)}`);
   t.diagnostic(`all: ${sum(names)} bytes of gzip in ${names.length} files`);
   assert.ok(sum([...visit]) <= 58_000, `a visit loads ${sum([...visit])} bytes`);
+  // Once in a browser's life: the pairing, and the empty tab behind it.
+  const pairs = [...new Set([...visit, ...graph('view/pairing.js', 'view/empty.js'), 'style/later.css'])];
+  t.diagnostic(`a visit that pairs: ${sum(pairs)} bytes of gzip`);
+  assert.ok(sum(pairs) <= 64_000, `a visit that pairs loads ${sum(pairs)} bytes`);
   assert.ok(sum(names) <= 75_000, `all there is are ${sum(names)} bytes`);
 });
 
