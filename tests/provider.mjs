@@ -7,6 +7,7 @@
 
 import { spawn } from 'node:child_process';
 import net from 'node:net';
+import tls from 'node:tls';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Bindings, checkAnthropic, checkOpenai } from './strict.mjs';
 import { encode, events, text } from './speech.mjs';
@@ -150,6 +151,7 @@ export class Provider {
   bindings = new Bindings();
   strict = true;
   key = 'test-key';
+  /** Names, or entries as a provider lists them; `list` answers instead, if it is set. */
   models = ['scripted', 'other'];
   openai = {};
   #server;
@@ -157,13 +159,23 @@ export class Provider {
   #waiters = [];
   /** Connections that came, also those which never sent a request. */
   connections = 0;
+  /** The same, counted before any TLS handshake. */
+  arrived = 0;
 
   static async start(options = {}) {
     const provider = Object.assign(new Provider(), options);
-    provider.#server = net.createServer({ noDelay: true }, (socket) => provider.#accept(socket));
+    const accept = (socket) => provider.#accept(socket);
+    provider.#server = options.tls
+      ? tls.createServer({ noDelay: true, ...options.tls }, accept)
+      : net.createServer({ noDelay: true }, accept);
+    // Every connection that comes, also those that never finish a handshake.
+    provider.#server.on('connection', (socket) => {
+      provider.arrived += 1;
+      provider.#sockets.add(socket.on('close', () => provider.#sockets.delete(socket)));
+    });
     await new Promise((done) => provider.#server.listen(0, '127.0.0.1', done));
     provider.port = provider.#server.address().port;
-    provider.url = `http://127.0.0.1:${provider.port}`;
+    provider.url = `${options.tls ? 'https' : 'http'}://127.0.0.1:${provider.port}`;
     return provider;
   }
 
@@ -196,6 +208,7 @@ export class Provider {
     socket.on('error', () => {});
     socket.on('close', () => this.#sockets.delete(socket));
     if (this.onConnect?.(socket) === false) return;
+    const protocol = socket.getProtocol?.();
     let held = Buffer.alloc(0);
     let exchange;
     socket.on('data', (bytes) => {
@@ -205,6 +218,7 @@ export class Provider {
       const body = held.subarray(exchange.bodyAt);
       if (body.length < exchange.length) return;
       exchange.started = true;
+      exchange.protocol = protocol;
       exchange.bytes = body.subarray(0, exchange.length);
       this.#answer(exchange).catch((fault) => {
         this.fault = fault;
@@ -260,7 +274,10 @@ export class Provider {
   }
 
   async #list(exchange) {
-    const data = this.models.map((id) => ({ id, type: 'model', object: 'model', display_name: id }));
+    if (this.list) return this.list(exchange);
+    const data = this.models.map((one) =>
+      typeof one === 'string' ? { id: one, type: 'model', object: 'model', display_name: one } : one,
+    );
     await refuse(200, { object: 'list', data, has_more: false })(exchange);
   }
 }
