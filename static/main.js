@@ -143,11 +143,20 @@ function drawTabs() {
   notifier.marks();
 }
 
+/** Once a frame is enough, however many rows come in it. */
+let drawing = 0;
+function drawComposer() {
+  drawing ||= requestAnimationFrame(() => {
+    drawing = 0;
+    composer.draw();
+  });
+}
+
 const reactions = {
   tabs: drawTabs,
   rows(cause) {
     log.changed();
-    composer.draw();
+    drawComposer();
     // A snapshot: turns may have ended unseen.
     if (cause === 'window') loadSums();
   },

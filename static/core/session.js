@@ -18,6 +18,8 @@ const REOPEN_SPAN_MS = 30_000;
 /** Turns whose sums are kept for their footers. */
 const SUMS_MAX = 200;
 const SETTLED_MAX = 64;
+/** What was seen is written down at most this often. */
+const SEEN_REST_MS = 500;
 
 /**
  * @typedef {{clientId:string, tab:string, text:string, state:'sending'|'sent'|'queued'|'unsent'|'refused',
@@ -57,6 +59,7 @@ export class Session {
     this.sums = new Map();
     this.seen = storage.get('seen') || {};
     this.unread = new Set();
+    this.keeping = null;
     /** the newest seq that was there when the reader left the end */
     this.leftAt = 0;
     this.asked = { older: null, newer: null };
@@ -484,6 +487,15 @@ export class Session {
     if (!log || !log.newest || !log.following) return;
     if (this.seen[log.tab] === log.newest) return;
     this.seen[log.tab] = log.newest;
+    // Not once a row: a write to the storage takes as long as showing one.
+    if (!this.keeping) this.keeping = this.clock.setTimer(() => this.keep(), SEEN_REST_MS);
+  }
+
+  /** Writes down what was seen. */
+  keep() {
+    if (!this.keeping) return;
+    this.clock.clearTimer(this.keeping);
+    this.keeping = null;
     this.storage.set('seen', this.seen);
   }
 }

@@ -138,11 +138,8 @@ export class Scroller {
 
   /** Runs a change of the items; afterwards the end, or what the reader looked at, is where it was. */
   keep(change) {
-    if (this.on.following()) {
-      change();
-      this.pin();
-      return;
-    }
+    // At the end the observer sees the column change, once the page is laid out anyway.
+    if (this.on.following()) return change();
     const marks = this.#marks();
     change();
     const mark = marks.find(({ node }) => node.isConnected);
