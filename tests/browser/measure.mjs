@@ -45,17 +45,17 @@ async function rendererOf(page) {
 
 /**
  * Notes every task of the page over `LONG_MS`. `start` gives a function that ends it and gives them as
- * `{after, wall, own}`: `after` ms since the start, and `own` is `wall` without the time in which the task
- * was ready and had no processor, as the kernel counts it, so that a busy machine is no slow page.
+ * `{after, wall, own}`: `after` ms since the start; `own` is what the kernel counts of `wall` as run, without
+ * the time in which the page was ready and had no processor, so that a busy machine is no slow page.
  */
 export async function taskWatch(page) {
   const pid = await rendererOf(page);
   const start = async () => {
     const began = Date.now();
-    const waits = [];
+    const looks = [];
     const timer = setInterval(() => {
-      const [, delay] = fs.readFileSync(`/proc/${pid}/task/${pid}/schedstat`, 'utf8').split(' ');
-      waits.push([Date.now(), Number(delay) / 1e6]);
+      const [ran, waited] = fs.readFileSync(`/proc/${pid}/task/${pid}/schedstat`, 'utf8').split(' ');
+      looks.push({ at: Date.now(), ran: Number(ran) / 1e6, waited: Number(waited) / 1e6 });
     }, LOOK_MS);
     await page.evaluate(() => {
       window.__tasks = [];
@@ -71,10 +71,11 @@ export async function taskWatch(page) {
         window.__observer.disconnect();
         return window.__tasks;
       });
-      const waited = (at) => (waits.findLast(([time]) => time <= at) ?? waits[0])[1];
       return tasks.map(([at, wall]) => {
-        const wait = Math.max(0, waited(at + wall) - waited(at));
-        return { after: Math.round(at - began), wall: Math.round(wall), own: Math.round(wall - wait) };
+        const first = looks.findLast((look) => look.at <= at) ?? looks[0];
+        const last = looks.find((look) => look.at >= at + wall) ?? looks.at(-1);
+        const own = Math.min(wall - Math.max(0, last.waited - first.waited), last.ran - first.ran);
+        return { after: Math.round(at - began), wall: Math.round(wall), own: Math.round(own) };
       });
     };
   };
