@@ -85,9 +85,9 @@ const WAYS = {
     page.touch ??= await page.context().newCDPSession(page);
     const send = (type, ...touchPoints) =>
       page.touch.send('Input.dispatchTouchEvent', { type, touchPoints });
-    const from = 450 + way * 250;
-    await send('touchStart', { x: 195, y: from });
-    for (let y = 100; y <= 500; y += 100) await send('touchMove', { x: 195, y: from - way * y });
+    const from = 400 + way * 230;
+    await send('touchStart', { x: 60, y: from });
+    for (let y = 100; y <= 500; y += 100) await send('touchMove', { x: 60, y: from - way * y });
     await send('touchEnd');
     // The finger is gone, and what it threw comes to rest.
     await sleep(250);
