@@ -1,4 +1,4 @@
-/** The page: makes the parts, joins them, and follows the address (`#/t7`, `#/new`, `#/device`). */
+/** The page: makes the parts, joins them, and follows the address (`#/t7`, `#/t7/350` for a row, `#/new`, `#/device`). */
 
 import { Api } from './core/api.js';
 import { Session } from './core/session.js';
@@ -41,7 +41,7 @@ let models = null;
 let modelsAt = 0;
 let status = null;
 
-const address = () => location.hash.slice(2);
+const address = () => location.hash.slice(2).split('/')[0];
 const place = () => (address() in PAGES ? address() : session.current);
 
 /**
@@ -169,11 +169,20 @@ function drawTabs() {
   notifier.marks();
 }
 
+/** Once a frame is enough, however many rows come in it. */
+let drawing = 0;
+function drawComposer() {
+  drawing ||= requestAnimationFrame(() => {
+    drawing = 0;
+    composer.draw();
+  });
+}
+
 const reactions = {
   tabs: drawTabs,
   rows(cause) {
     log.changed();
-    composer.draw();
+    drawComposer();
     // A snapshot: turns may have ended unseen.
     if (cause === 'window') loadSums();
   },
@@ -184,8 +193,8 @@ const reactions = {
   },
   edge: () => log.showEdges(),
   follow: () => log.showEdges(),
-  show() {
-    log.cleared();
+  show(around) {
+    log.cleared(around);
     composer.moved();
     storage.set('lastTab', session.current);
     const wanted = session.current ? `#/${session.current}` : '#/new';
@@ -243,7 +252,8 @@ function route() {
   const aside = wanted in PAGES;
   Object.keys(PAGES).forEach(showPage);
   byId('log').hidden = byId('foot').hidden = aside;
-  if (!aside && wanted !== 'new' && session.tabs.has(wanted)) session.show(wanted);
+  const seq = Number(location.hash.split('/')[2]) || 0;
+  if (!aside && wanted !== 'new' && session.tabs.has(wanted)) session.show(wanted, seq);
   else if (!aside && wanted === 'new') session.show(null);
   else if (!aside && session.epoch) {
     if (wanted) notifier.toast(S.noSuchTab);

@@ -45,6 +45,9 @@ export class LogView {
     this.dirty = false;
     this.grown = false;
     this.waitedSince = 0;
+    /** a seq to be brought into view once it is there */
+    this.target = 0;
+    session.eye = () => this.#eye();
     this.coarse = matchMedia('(pointer: coarse)');
     this.scroller = new Scroller(box, this.column, {
       following: () => !this.session.window || this.session.window.following,
@@ -73,9 +76,10 @@ export class LogView {
     this.#schedule();
   }
 
-  /** Another tab is visible. */
-  cleared() {
+  /** Another tab is visible, or another part of it. @param {number} target  a seq to go to */
+  cleared(target) {
     this.opened.clear();
+    this.target = target;
     this.turns.replaceChildren();
     this.shown.clear();
     this.changed();
@@ -101,12 +105,33 @@ export class LogView {
       this.dirty = this.grown = false;
       this.waitedSince = 0;
       this.scroller.keep(() => this.#reconcile());
+      this.#goTo();
       this.showEdges();
       this.scroller.look();
     } else if (this.grown) {
       this.grown = false;
       this.#grow();
     }
+  }
+
+  /** Once the row that the reader asked for is there. */
+  #goTo() {
+    const log = this.session.window;
+    const row = log && this.target && log.row(this.target);
+    if (!row) return;
+    this.target = 0;
+    const node = this.turns.querySelector(`[data-key="${CSS.escape(keyOf(row))}"]`);
+    this.scroller.show(node);
+    node.classList.add('found');
+  }
+
+  /** The seq of the item that the reader looks at. */
+  #eye() {
+    for (const { turn } of this.shown.values()) {
+      const item = turn.items.find((one) => one.key === this.scroller.key);
+      if (item) return (item.rows[0] || item.results[0]).seq;
+    }
+    return 0;
   }
 
   /** While reading, what a finger has set in motion comes to rest first: iOS would ignore the correction. */
@@ -289,6 +314,8 @@ export class LogView {
   }
 
   #near(edge) {
+    // What waits to be drawn comes first: more pages would push out what the reader still looks at.
+    if (this.dirty) return;
     if (edge === 'older' && this.session.window && !this.session.window.hasOlder) return;
     this.session.more(edge);
     this.showEdges();
