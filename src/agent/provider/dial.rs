@@ -39,6 +39,8 @@ pub struct Times {
     pub first_event: Duration,
     /// silence between events
     pub idle: Duration,
+    /// the end of every wait, whatever else is allowed
+    pub until: Option<Instant>,
 }
 
 /// Why a wait was given up.
@@ -134,6 +136,7 @@ impl Patience {
 
     /// Waits until `what` is ready, the stop is raised or the time is over.
     fn wait(&self, what: BorrowedFd<'_>, flags: PollFlags, until: Instant, late: Halt) -> Result<(), Error> {
+        let until = self.times.until.map_or(until, |end| end.min(until));
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let mut fds = [PollFd::new(&self.stop, PollFlags::IN), PollFd::from_borrowed_fd(what, flags)];

@@ -56,6 +56,7 @@ pub fn times(provider: &Provider) -> Times {
         send: SEND_TIME,
         first_event: Duration::from_secs(provider.first_event_s.max(1)),
         idle: Duration::from_secs(provider.idle_s.max(1)),
+        until: None,
     }
 }
 
@@ -287,6 +288,10 @@ pub fn explain(provider: &Provider, status: u16, headers: &HeaderMap, error: &Er
     let name = &provider.name;
     let said = if error.message.is_empty() { String::new() } else { format!(": {}", error.message) };
     let spent = error.quota_is_spent() || status == 402;
+    // Some servers say it with a status of their own faults.
+    let too_long = !spent
+        && !matches!(status, 401..=404 | 429)
+        && super::cause::is_too_long(&format!("{} {}", error.message, error.kind));
     let message = match status {
         401 | 403 => {
             format!("provider {name} refused the key ({status}){said}; check {}", key_place(provider))
@@ -295,11 +300,14 @@ pub fn explain(provider: &Provider, status: u16, headers: &HeaderMap, error: &Er
             "provider {name} does not know this model or URL (404){said}; check the model's name and base_url"
         ),
         _ if spent => format!("the quota or credit of provider {name} is spent ({status}){said}"),
-        400 | 413 | 422 if super::cause::is_too_long(&format!("{} {}", error.message, error.kind)) => {
+        _ if too_long => {
             format!(
                 "the conversation is longer than the context of provider {name}'s model ({status}){said}; \
              go on in a new tab, or choose a model with a larger context"
             )
+        }
+        400 if said.contains("reasoning_content") && said.contains("passed back") => {
+            format!("provider {name} answered {status}{said}; set replay_reasoning = true for this provider")
         }
         413 => format!("the request is too large for provider {name} (413){said}"),
         429 => format!("provider {name} asks to slow down (429){said}"),
@@ -313,7 +321,8 @@ pub fn explain(provider: &Provider, status: u16, headers: &HeaderMap, error: &Er
         _ => format!("provider {name} answered {status}{said}"),
     };
     let told = headers.get("x-should-retry").map(|told| told.as_bytes() == b"true");
-    let retryable = !spent && told.unwrap_or(matches!(status, 408 | 409 | 425 | 429 | 500..=599));
+    let retryable =
+        !spent && !too_long && told.unwrap_or(matches!(status, 408 | 409 | 425 | 429 | 500..=599));
     refusal(Some(status), message, retryable, retry_after_ms(headers))
 }
 
@@ -404,6 +413,8 @@ impl ErrorText {
             param: Option<&'a serde_json::value::RawValue>,
             #[serde(borrow)]
             error_code: Option<&'a serde_json::value::RawValue>,
+            #[serde(borrow)]
+            n_ctx: Option<&'a serde_json::value::RawValue>,
         }
         let text = text.trim();
         if let Ok(plain) = serde_json::from_str::<Cow<'_, str>>(text) {
@@ -426,6 +437,11 @@ impl ErrorText {
         };
         let message = [shape.message, shape.detail].map(word);
         let [said, detail] = message;
+        let mut message = clean(if said.is_empty() { &detail } else { &said });
+        // llama.cpp tells its context beside the message.
+        if let Ok(tokens) = word(shape.n_ctx).parse::<u64>() {
+            message.push_str(&format!(" (n_ctx: {tokens})"));
+        }
         let code = word(shape.code);
         let kind = [word(shape.kind), code.clone(), word(shape.error_code), {
             let details = word(shape.details);
