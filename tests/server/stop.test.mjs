@@ -369,7 +369,7 @@ for (const [wire, model] of Object.entries(WIRES)) {
       tab = await siskin.newTab({ model });
       const queries = Array.from({ length: 12 }, (_, n) => call('search', { query: `needle ${n}` }));
       provider.answers = [say([text('I search.'), ...queries])];
-      await check(siskin, tab, (peer) => peer.until(() => begun(peer), 'the first result'));
+      await check(siskin, tab, (peer) => peer.until(() => begun(peer), 'the first result'), { backIn: 8000 });
       const results = (await siskin.log(tab.id)).filter((row) => row.type === 'tool_result');
       assert.equal(results.length, queries.length);
       assert.match(results.at(-1).data.result, /not run: the turn was stopped before/);
