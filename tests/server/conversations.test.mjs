@@ -162,7 +162,9 @@ class Talk {
   }
 
   async effort() {
-    await this.patch({ effort: this.next.one(EFFORTS) });
+    const effort = this.next.one(EFFORTS);
+    const { status, text } = await this.siskin.api('PATCH', this.route, { effort });
+    assert.ok(status === 200 || (status === 400 && /takes no effort/.test(text)), text);
   }
 
   /** Shortens by hand; what is sent meanwhile waits in the queue. */
