@@ -8,6 +8,7 @@
 import { isUtf8 } from 'node:buffer';
 import { spawn } from 'node:child_process';
 import net from 'node:net';
+import tls from 'node:tls';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Bindings, checkAnthropic, checkOpenai } from './strict.mjs';
 import { encode, events, text } from './speech.mjs';
@@ -171,6 +172,7 @@ export class Provider {
   bindings = new Bindings();
   strict = true;
   key = 'test-key';
+  /** Names, or entries as a provider lists them; `list` answers instead, if it is set. */
   models = ['scripted', 'other'];
   openai = {};
   /** A simulated prompt cache (cache.mjs): then `say` tells its usage. */
@@ -180,13 +182,23 @@ export class Provider {
   #waiters = [];
   /** Connections that came, also those which never sent a request. */
   connections = 0;
+  /** The same, counted before any TLS handshake. */
+  arrived = 0;
 
   static async start(options = {}) {
     const provider = Object.assign(new Provider(), options);
-    provider.#server = net.createServer({ noDelay: true }, (socket) => provider.#accept(socket));
+    const accept = (socket) => provider.#accept(socket);
+    provider.#server = options.tls
+      ? tls.createServer({ noDelay: true, ...options.tls }, accept)
+      : net.createServer({ noDelay: true }, accept);
+    // Every connection that comes, also those that never finish a handshake.
+    provider.#server.on('connection', (socket) => {
+      provider.arrived += 1;
+      provider.#sockets.add(socket.on('close', () => provider.#sockets.delete(socket)));
+    });
     await new Promise((done) => provider.#server.listen(0, '127.0.0.1', done));
     provider.port = provider.#server.address().port;
-    provider.url = `http://127.0.0.1:${provider.port}`;
+    provider.url = `${options.tls ? 'https' : 'http'}://127.0.0.1:${provider.port}`;
     return provider;
   }
 
@@ -219,6 +231,7 @@ export class Provider {
     socket.on('error', () => {});
     socket.on('close', () => this.#sockets.delete(socket));
     if (this.onConnect?.(socket) === false) return;
+    const protocol = socket.getProtocol?.();
     let held = Buffer.alloc(0);
     let exchange;
     socket.on('data', (bytes) => {
@@ -229,6 +242,7 @@ export class Provider {
       const body = held.subarray(exchange.bodyAt);
       if (body.length < exchange.length) return;
       exchange.started = true;
+      exchange.protocol = protocol;
       exchange.surplus = body.length - exchange.length;
       exchange.bytes = body.subarray(0, exchange.length);
       this.#answer(exchange).catch((fault) => {
@@ -295,7 +309,10 @@ export class Provider {
   }
 
   async #list(exchange) {
-    const data = this.models.map((id) => ({ id, type: 'model', object: 'model', display_name: id }));
+    if (this.list) return this.list(exchange);
+    const data = this.models.map((one) =>
+      typeof one === 'string' ? { id: one, type: 'model', object: 'model', display_name: one } : one,
+    );
     await refuse(200, { object: 'list', data, has_more: false })(exchange);
   }
 }

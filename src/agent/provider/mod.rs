@@ -9,6 +9,7 @@ pub mod calls;
 pub mod cause;
 pub mod demo;
 pub mod dial;
+pub mod facts;
 pub mod halves;
 pub mod http;
 pub mod models;
@@ -17,6 +18,7 @@ pub mod quirks;
 pub mod retry;
 pub mod sse;
 pub mod think;
+pub mod tls;
 
 use crate::agent::stop::Stop;
 use crate::agent::wire::{self, Body, Form, Part, Rows, Spec};
@@ -30,6 +32,7 @@ use quirks::Quirks;
 use sse::{Piece, Sse};
 use std::io::Read;
 
+pub use facts::Facts;
 pub use models::models;
 pub use wire::Plan;
 
@@ -129,7 +132,9 @@ pub struct Ask<'a> {
     pub provider: &'a Provider,
     /// the model as the provider names it
     pub model: &'a str,
-    /// how hard the model thinks
+    /// what the model takes
+    pub facts: Facts,
+    /// how hard the model is to think; left out of the request if it does not take that word
     pub effort: Option<&'a str>,
     /// which rows
     pub part: Part<'a>,
@@ -139,28 +144,40 @@ pub struct Ask<'a> {
 
 impl<'a> Ask<'a> {
     fn spec(&self, quirks: Quirks) -> Spec<'a> {
-        spec(self.provider, self.model, self.effort, self.part, self.prefix, quirks)
+        let told = Told { facts: self.facts, effort: self.effort };
+        spec(self.provider, self.model, told, self.part, self.prefix, quirks)
     }
+}
+
+/// What is known of the model, and what is asked of it.
+#[derive(Clone, Copy, Default)]
+struct Told<'a> {
+    facts: Facts,
+    effort: Option<&'a str>,
 }
 
 fn spec<'a>(
     provider: &'a Provider,
     model: &'a str,
-    effort: Option<&'a str>,
+    told: Told<'a>,
     part: Part<'a>,
     prefix: &'a Prefix,
     quirks: Quirks,
 ) -> Spec<'a> {
+    let max_tokens = quirks.facts(told.facts).answer_tokens(provider.max_tokens);
     let form = match provider.kind {
-        ApiKind::Anthropic => Form::Anthropic(quirks.anthropic(wire::anthropic::Fields::of(
-            model,
-            &provider.base_url,
-            provider.max_tokens,
-        ))),
+        ApiKind::Anthropic => {
+            Form::Anthropic(quirks.anthropic(wire::anthropic::Fields::of(&told.facts, max_tokens)))
+        }
         ApiKind::OpenAi | ApiKind::Demo => Form::OpenAi(quirks.openai(provider)),
     };
+    let effort = told.effort.filter(|word| match told.facts.efforts {
+        Some(efforts) => efforts.has(word),
+        // A server that does not tell refuses what it does not know, and is not asked again.
+        None => provider.kind != ApiKind::Anthropic,
+    });
     let model_id = format!("{}/{}", provider.name, model);
-    Spec { part, prefix, model_id, model, effort, max_tokens: provider.max_tokens, form }
+    Spec { part, prefix, model_id, model, effort, max_tokens, form }
 }
 
 /// The first pass over the rows: the body's length, its content blocks and their hash; and what a cache
@@ -178,6 +195,9 @@ pub fn ask(ask: &Ask<'_>, plan: &Plan, stop: &Stop, sink: &mut dyn Sink) -> Resu
     ask_rows(ask.store, ask.provider, ask.budget, plan, stop, sink, &|quirks| ask.spec(quirks), ask.model)
 }
 
+/// A request is made again with fewer fields at most so often.
+const REPAIRS_MAX: u32 = 8;
+
 #[allow(clippy::too_many_arguments)]
 fn ask_rows<'s, R: Rows>(
     rows: &R,
@@ -189,6 +209,7 @@ fn ask_rows<'s, R: Rows>(
     spec: &dyn Fn(Quirks) -> Spec<'s>,
     model: &str,
 ) -> Result<Answer, Fault> {
+    let mut repairs = 0;
     loop {
         let quirks = quirks::known(provider, model);
         let spec = spec(quirks);
@@ -209,9 +230,13 @@ fn ask_rows<'s, R: Rows>(
         }
         let fault = http::failed(provider, reply);
         match &fault {
-            // A server that does not know a field gets the request again without it, and ever after.
+            // A server that does not know a field gets the request again without it, and ever after; so does
+            // one in whose context the answer that was asked for would not fit.
             Fault::Refusal { status: Some(400 | 422), message, .. }
-                if quirks::learn(provider, model, quirks, message) => {}
+                if repairs < REPAIRS_MAX && quirks::learn(provider, model, quirks, message, &spec) =>
+            {
+                repairs += 1;
+            }
             _ => return Err(fault),
         }
     }
