@@ -106,7 +106,11 @@ class Talk {
   }
 
   idle() {
-    return this.siskin.idle(this.tab.id, 60_000);
+    return this.siskin.idle(this.tab.id, 60_000).catch(async (fault) => {
+      const open = this.provider.asked.filter((exchange) => !exchange.gone).length;
+      fault.message += `, which is ${(await this.siskin.tab(this.tab.id)).status}; ${open} requests are open`;
+      throw fault;
+    });
   }
 
   async turn() {
