@@ -294,7 +294,7 @@ function furnish(siskin) {
 }
 
 async function lane(t, take) {
-  const provider = await Provider.start();
+  const provider = await Provider.start({ openai: { template: true } });
   t.after(() => provider.stop());
   const siskin = await Siskin.start(t, { provider });
   furnish(siskin);
