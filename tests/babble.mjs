@@ -28,7 +28,7 @@ export function words(next, count = next.between(1, 25)) {
 }
 
 function pieces(whole, next) {
-  const size = next.one([3, 20, 200, 4000]);
+  const size = next.one(whole.length > 2000 ? [200, 4000] : [3, 20, 200, 4000]);
   return whole.match(new RegExp(`[\\s\\S]{1,${size}}`, 'gu')) ?? [''];
 }
 
@@ -123,8 +123,11 @@ const fault = (wire) =>
     : { data: '{"error":{"message":"boom","code":500}}' };
 
 /** How a stream goes wrong, or does not. */
-function manner(next, exchange) {
-  const pace = next.in(30) ? { split: next.between(30, 300), pauseMs: next.between(1, 3) } : {};
+function manner(next, exchange, spoken) {
+  // A slow answer has about as many pauses, however long it is.
+  const least = Math.ceil(JSON.stringify(spoken).length / 50);
+  const split = Math.max(next.between(30, 300), least);
+  const pace = next.in(30) ? { split, pauseMs: next.between(1, 3) } : {};
   const more = next.weighed([
     [82, {}],
     [6, { cutAt: next.below2(1500), then: next.one(['close', 'reset']) }],
@@ -198,7 +201,7 @@ export async function babble(exchange, seed) {
   if (next.in(5)) return error(next, exchange)(exchange);
   if (next.in(2)) return exchange.reset();
   const spoken = parts(next, exchange, depth(exchange) > 9);
-  return say(spoken, manner(next, exchange))(exchange);
+  return say(spoken, manner(next, exchange, spoken))(exchange);
 }
 
 /** A plain answer. */

@@ -22,14 +22,12 @@ export function firstDifference(before, next) {
 }
 
 /**
- * `null` if the blocks of body `before` are the first of `next`; else what differs, with the row by name.
- * `short`: `next` may end earlier, with a block of its own.
+ * `null` if the blocks of body `before` are the first of `next`; else what differs, with the row by
+ * name. `short`: `next` may end earlier, with words of its own.
  */
 export function prefixFault(before, next, rows, short = false) {
   const [all, b] = [blocks(before), blocks(next)];
-  // Its own block; between a result and a text in the owner's role the assistant says a word.
-  const own = /^"assistant" "Noted\." /.test(b.at(-2) ?? '') ? 2 : 1;
-  const a = short ? all.slice(0, b.length - own) : all;
+  const a = short ? all.slice(0, ownFrom(b)) : all;
   const at = firstDifference(a, b);
   if (at < 0) return null;
   const offset = differsAt(a[at], b[at] ?? '');
@@ -40,6 +38,12 @@ export function prefixFault(before, next, rows, short = false) {
     `block ${at} of ${a.length} changed, at its character ${offset}: ${near}; ` +
     `was ${show(a[at])}, is ${show(b[at])}`
   );
+}
+
+/** Where a question that is not part of the conversation begins, with the note that may precede it. */
+function ownFrom(list) {
+  const at = list.length - 1;
+  return /^"assistant" "[^"]{0,20}" \{\}$/.test(list[at - 1]) ? at - 1 : at;
 }
 
 function differsAt(a, b) {

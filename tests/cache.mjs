@@ -79,7 +79,7 @@ export class Cache {
     const shared = Math.max(0, ...this.#texts.map((known) => sharedLength(known, text)));
     this.#texts = [text, ...this.#texts].slice(0, CHAT_TEXTS);
     const read = Math.floor(shared / 256) * 64;
-    return { input: Math.ceil(text.length / 4) - read, cacheRead: read, cacheWrite: 0 };
+    return { input: Math.ceil(Buffer.byteLength(text) / 4) - read, cacheRead: read, cacheWrite: 0 };
   }
 
   #live(hash, now) {

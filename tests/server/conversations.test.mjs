@@ -106,7 +106,11 @@ class Talk {
   }
 
   idle() {
-    return this.siskin.idle(this.tab.id, 60_000);
+    return this.siskin.idle(this.tab.id, 60_000).catch(async (fault) => {
+      const open = this.provider.asked.filter((exchange) => !exchange.gone).length;
+      fault.message += `, which is ${(await this.siskin.tab(this.tab.id)).status}; ${open} requests are open`;
+      throw fault;
+    });
   }
 
   async turn() {
@@ -162,8 +166,9 @@ class Talk {
   }
 
   async effort() {
-    // One that the model does not take is refused, and the old one stays.
-    await this.siskin.api('PATCH', `/api/tabs/${this.tab.id}`, { effort: this.next.one(EFFORTS) });
+    const effort = this.next.one(EFFORTS);
+    const { status, text } = await this.siskin.api('PATCH', this.route, { effort });
+    assert.ok(status === 200 || (status === 400 && /takes no effort/.test(text)), text);
   }
 
   /** Shortens by hand; what is sent meanwhile waits in the queue. */
