@@ -109,7 +109,7 @@ function join(all, now) {
   return [...before, ...all, ...behind];
 }
 
-/** Scrolls one way until `there` holds, and gives all keys in the order in which they stood, of all frames. */
+/** Scrolls one way until `there` holds; gives the keys of all frames in the order in which they stood. */
 async function walk(page, push, way, there, ms = 120_000) {
   const looks = () => page.evaluate(() => window.__seen.looks.splice(0));
   let all = (await looks()).at(-1) ?? (await keys(page));
