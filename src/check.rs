@@ -2,6 +2,7 @@
 
 use crate::cli::Failure;
 use crate::config::{ApiKind, Config, Options, Provider, Sandbox};
+use crate::host::CLOCK_LEAST_S;
 use std::io::Write;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -10,8 +11,6 @@ use std::time::{Duration, Instant};
 /// Less free space than this is told as wrong.
 const FREE_BYTES_MIN: u64 = 64 * 1024 * 1024;
 const CONNECT: Duration = Duration::from_secs(5);
-/// Seconds of 2026-11-01: no Siskin is older, so an earlier clock is wrong.
-const CLOCK_LEAST_S: i64 = 1_793_491_200;
 
 /// The mend where nothing can answer.
 pub const NO_PROVIDER: &str =
@@ -91,7 +90,6 @@ pub fn without_effect(config: &Config) -> Vec<&'static str> {
         ("sandbox", config.sandbox != Sandbox::Required),
         ("device_shell", config.device_shell),
         ("http_allow", !config.http_allow.is_empty()),
-        ("tokens_per_day", config.tokens_per_day > 0),
         ("notify", !config.notify.is_empty()),
         ("permission", !config.permissions.is_empty()),
     ];
@@ -196,9 +194,9 @@ mod tests {
     #[test]
     fn keys_that_nothing_obeys_are_said() {
         assert_eq!(without_effect(&Config::defaults()), [""; 0]);
-        let config = Config { tokens_per_day: 1, ..Config::defaults() };
-        assert_eq!(without_effect(&config), ["tokens_per_day"]);
-        assert!(local(&config).iter().any(|one| one.text.starts_with("tokens_per_day: read, and without")));
+        let config = Config { device_shell: true, ..Config::defaults() };
+        assert_eq!(without_effect(&config), ["device_shell"]);
+        assert!(local(&config).iter().any(|one| one.text.starts_with("device_shell: read, and without")));
     }
 
     #[test]

@@ -47,18 +47,11 @@ fn fill_turn(store: &Store, tab: TabNo, below: Seq) -> Result<(), Oops> {
         status: TurnStatus::Running,
     };
     let turn = store.begin_turn(begin).map_err(broken)?;
-    let step = Step {
-        step: 1,
-        model: "openai/scripted".into(),
-        outcome: StepOutcome::Open,
-        usage: Usage::default(),
-        prefix_blocks: 1,
-        prefix_hash: String::new(),
-    };
+    let step = Step { outcome: StepOutcome::Whole, ..Step::new(1, 0, "openai/scripted".into()) };
     store.begin_step(turn, &step).map_err(broken)?;
     let parts: Vec<Row> = (2..=TURN_ROWS).map(|at| part(turn, below + at, at as u32 - 2)).collect();
     store.append(tab, &parts).map_err(broken)?;
-    store.end_step(turn, 1, StepOutcome::Whole, &Usage::default()).map_err(broken)?;
+    store.end_step(turn, &step).map_err(broken)?;
     let seal = SealTurn { tab, turn, rows: &[], status: TurnStatus::Done, stop: StopReason::End };
     store.seal_turn(seal).map_err(broken)?;
     Ok(())

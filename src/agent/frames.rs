@@ -94,6 +94,11 @@ pub fn status_detail(tab: TabNo, status: TabStatus, attempt: u32, delay_ms: u64,
     value!({"type": "status", "tab": tab, "status": status, "detail": detail}).to_string()
 }
 
+/// `status` with what is being done.
+pub fn status_working(tab: TabNo, status: TabStatus, message: &str) -> String {
+    value!({"type": "status", "tab": tab, "status": status, "detail": {"message": message}}).to_string()
+}
+
 /// `message-queued`.
 pub fn queued(tab: TabNo, message: &Queued) -> String {
     value!({

@@ -2,6 +2,9 @@
 //!
 //! `net` uses only what is public here: send, stop, tabs, look and subscribe.
 
+pub mod cache;
+pub mod context;
+pub mod ending;
 pub mod fold;
 pub mod frames;
 pub mod live;
@@ -12,6 +15,7 @@ pub mod queue;
 pub mod slots;
 pub mod split;
 pub mod stop;
+pub mod summary;
 pub mod tabs;
 pub mod tools;
 pub mod turn;
@@ -20,10 +24,11 @@ pub mod wire;
 use crate::chunk::*;
 use crate::config::Config;
 use crate::event::Listener;
-use crate::store::{Prefix, Sealed, Store, StoreError, Tab};
+use crate::store::{Prefix, PrefixNo, Sealed, Store, StoreError, Tab};
 use fold::Pen;
 pub use frames::tab as tab_json;
 use live::{Live, Lives, Subscription};
+pub use models::{Model, Models};
 use slots::{Job, Slots};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,28 +62,6 @@ pub struct TabView {
     pub status: TabStatus,
 }
 
-/// A model that can be chosen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Model {
-    /// `provider/model`
-    pub id: String,
-    /// the provider's name
-    pub provider: String,
-    /// shown
-    pub name: String,
-    /// tokens of its context, if known
-    pub context_tokens: Option<u64>,
-}
-
-/// The models of all providers, and what went wrong while asking.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Models {
-    /// at most `models` of the budget
-    pub models: Vec<Model>,
-    /// provider and message
-    pub errors: Vec<(String, String)>,
-}
-
 /// All tabs and their turns.
 pub struct Agent {
     /// what is going on in each tab
@@ -90,7 +73,7 @@ pub struct Agent {
     stops: Mutex<HashMap<TabNo, Arc<Stop>>>,
     /// held while it is decided what a tab does next: by a send, and by the end of a turn
     deciding: Mutex<()>,
-    models: Mutex<models::Cache>,
+    models: models::Cache,
     closing: AtomicBool,
 }
 
@@ -124,7 +107,7 @@ impl Agent {
             config,
             stops: Mutex::new(HashMap::new()),
             deciding: Mutex::new(()),
-            models: Mutex::new(models::Cache::default()),
+            models: models::Cache::default(),
             closing: AtomicBool::new(false),
         });
         agent.load_tabs().map_err(|error| format!("cannot read the tabs: {error}"))?;
@@ -206,15 +189,43 @@ impl Agent {
         }
     }
 
-    /// A tab's frozen prefix, rendered when its first turn asks for it.
-    fn prefix(&self, tab: TabNo) -> Result<Prefix, StoreError> {
+    /// A tab's frozen prefix and its number, rendered when its first turn asks for it.
+    fn prefix(&self, tab: TabNo) -> Result<(PrefixNo, Prefix), StoreError> {
         if let Some(prefix) = self.store.prefix(tab)? {
             return Ok(prefix);
         }
+        let prefix = self.new_prefix()?;
+        Ok((self.store.freeze(tab, &prefix, &[])?, prefix))
+    }
+
+    /// The prefix of a tab that begins now.
+    fn new_prefix(&self) -> Result<Prefix, StoreError> {
         let prompt: Option<String> = self.setting("systemPrompt")?;
-        let prefix = prompt::prefix(prompt.as_deref().or(self.config.system_prompt.as_deref()));
-        self.store.freeze(tab, &prefix)?;
-        Ok(prefix)
+        Ok(prompt::prefix(prompt.as_deref().or(self.config.system_prompt.as_deref())))
+    }
+
+    /// Renders a tab's prefix anew, where a new generation begins anyway: what changed since is told by
+    /// rows.
+    fn refreeze(&self, pen: &Pen) -> Result<(), StoreError> {
+        let Some((_, old)) = self.store.prefix(pen.tab)? else { return Ok(()) };
+        let new = self.new_prefix()?;
+        let mut rows = Vec::new();
+        for (differs, kind, text) in [
+            (old.tools != new.tools, "tools-changed", "The tools are those of this version of Siskin now."),
+            (old.system != new.system, "prompt-changed", "The system prompt is the present one now."),
+        ] {
+            if differs {
+                let data =
+                    SystemData { kind: kind.to_owned(), text: text.to_owned(), ..SystemData::default() };
+                let seq = pen.next_seq() + rows.len() as Seq;
+                rows.push(pen.row(seq, Role::System, Kind::System, json(&data)));
+            }
+        }
+        if !rows.is_empty() {
+            self.store.freeze(pen.tab, &new, &rows)?;
+            pen.show(&rows);
+        }
+        Ok(())
     }
 
     /// A stored setting: JSON text, as `net` checked and wrote it.
@@ -230,6 +241,13 @@ impl Agent {
         let status = TabStatus::Retrying;
         let delay_ms = delay.as_millis() as u64;
         let frame = frames::status_detail(tab, status, attempt, delay_ms, message);
+        self.lives.post(tab, false, frame, |live| live.status = status);
+    }
+
+    /// Tells what a running turn does that shows in no row.
+    fn show_working(&self, tab: TabNo, message: &str) {
+        let status = TabStatus::Running;
+        let frame = frames::status_working(tab, status, message);
         self.lives.post(tab, false, frame, |live| live.status = status);
     }
 

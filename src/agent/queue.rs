@@ -86,7 +86,7 @@ impl Agent {
 
     /// Refuses to begin or queue anything in an archived tab, or while the server stops. Asked under the
     /// deciding lock, so that neither can come between the answer and what follows.
-    fn check_open(&self, tab: &Tab) -> Result<(), Refusal> {
+    pub(super) fn check_open(&self, tab: &Tab) -> Result<(), Refusal> {
         if tab.archived {
             return Err(Refusal::Conflict("the tab is archived; bring it back first".to_owned()));
         }

@@ -5,9 +5,10 @@
 //! the order of arrival; a job that was stopped while it waited is ended at once, without one.
 
 use super::Agent;
+use super::ending::Ending;
 use super::provider::retry::Retry;
 use super::stop::Stop;
-use super::turn::{self, Ending, Pause};
+use super::turn::{self, Pause};
 use crate::budget::METERS;
 use crate::chunk::{TabNo, TurnNo};
 use std::collections::VecDeque;
@@ -31,6 +32,16 @@ pub struct Job {
     pub retry: Retry,
     /// the model of the step that was begun last
     pub model: Option<String>,
+    /// requests made, other tries and those for summaries included
+    pub requests: usize,
+    /// summaries that the step asked for
+    pub summaries: u32,
+    /// the provider found the conversation too long
+    pub overflowed: bool,
+    /// the turn is a summary that the owner asked for, and nothing else
+    pub by_hand: bool,
+    /// it was told that the provider left the conversation's beginning out
+    pub told_truncated: bool,
     /// tool calls made
     pub calls: usize,
     /// the last answer was cut by the output limit inside a call
@@ -157,6 +168,11 @@ impl Job {
             again: false,
             retry: Retry::new(attempts),
             model: None,
+            requests: 0,
+            summaries: 0,
+            overflowed: false,
+            by_hand: false,
+            told_truncated: false,
             calls: 0,
             truncated: false,
             thinking_dropped: false,

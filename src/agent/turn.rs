@@ -4,32 +4,19 @@
 //! threads. Each call's row is committed before its tool starts, and the whole turn is sealed by one synced
 //! commit at its end.
 
+use super::ending::{Ending, Last, told};
 use super::fold::{Call, Fold, Folded, Pen};
 use super::provider::retry::{self, Retry};
-use super::provider::{self, Answer, Ask, Fault, Finish, demo};
+use super::provider::{self, Answer, Ask, Facts, Fault, Finish, demo, quirks};
 use super::slots::Job;
-use super::{Agent, tools};
+use super::wire::{Part, Plan};
+use super::{Agent, cache, context, tools};
 use crate::chunk::*;
 use crate::config::{ApiKind, Provider};
-use crate::store::{SealTurn, Step, StoreError, Tab};
+use crate::store::{Generation, Prefix, SealTurn, Step, StoreError, Tab, now};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// How a turn ends: its last row, its status and the reason.
-#[derive(Clone, Debug)]
-pub struct Ending {
-    stop: StopReason,
-    last: Option<Last>,
-    /// a fault broke the turn off: the log may lack results
-    broken: bool,
-}
-
-#[derive(Clone, Debug)]
-enum Last {
-    Error(ErrorData),
-    System(SystemData),
-}
 
 /// What becomes of a turn when its thread is done with it.
 pub enum Pause {
@@ -39,7 +26,7 @@ pub enum Pause {
     Later(Duration),
 }
 
-enum Next {
+pub(super) enum Next {
     Step,
     End(Ending),
     Later(Duration),
@@ -47,60 +34,12 @@ enum Next {
 
 /// How long the store may rest before a turn that it could not seal is tried again.
 pub const SEAL_AGAIN: Duration = Duration::from_secs(2);
-/// An error row's data.
-const ERROR_BYTES: usize = 4096;
-
-impl Ending {
-    fn clean(stop: StopReason) -> Ending {
-        Ending { stop, last: None, broken: false }
-    }
-
-    fn system(stop: StopReason, kind: &str, text: &str) -> Ending {
-        let data = SystemData { kind: kind.to_owned(), text: text.to_owned(), ..Default::default() };
-        Ending { stop, last: Some(Last::System(data)), broken: false }
-    }
-
-    fn error(stop: StopReason, message: &str, status: Option<u16>, retryable: bool) -> Ending {
-        let room = ERROR_BYTES - 128;
-        let message = message.split_at(escaped_fit(message, room)).0.to_owned();
-        Ending { stop, last: Some(Last::Error(ErrorData { message, status, retryable })), broken: false }
-    }
-
-    /// A fault in Siskin itself.
-    pub fn panicked() -> Ending {
-        let message =
-            "a fault in Siskin ended this turn; the log of the service says where. Send it again to go on";
-        Ending { broken: true, ..Ending::error(StopReason::Error, message, None, true) }
-    }
-
-    fn stopped(agent: &Agent) -> Ending {
-        if agent.closing() {
-            return Ending::system(StopReason::Interrupted, "interrupted", "The server stopped.");
-        }
-        Ending::system(StopReason::Cancelled, "cancelled", "Stopped.")
-    }
-
-    fn store(error: &StoreError) -> Ending {
-        let text = match error {
-            StoreError::Full(what) => format!("the budget {what} is full"),
-            StoreError::NoSpace(text) | StoreError::Broken(text) => text.clone(),
-        };
-        let text = format!("the store failed: {text}");
-        Ending { broken: true, ..Ending::error(StopReason::Error, &text, None, true) }
-    }
-
-    fn status(&self) -> TurnStatus {
-        match self.stop {
-            StopReason::Error | StopReason::Cut => TurnStatus::Error,
-            StopReason::Interrupted => TurnStatus::Interrupted,
-            _ => TurnStatus::Done,
-        }
-    }
-}
+/// Tokens are counted over so long for `tokens_per_day`.
+const DAY: Millis = 24 * 3600 * 1000;
 
 /// Goes on with a turn until it is sealed or pauses.
 pub fn run(agent: &Arc<Agent>, job: &mut Job) -> Pause {
-    let mut turn = Turn { pen: agent.pen(job), agent, job };
+    let mut turn = Turn { pen: agent.pen(job), agent, job, made: None };
     if turn.job.ending.is_none() {
         match turn.steps() {
             Ok(ending) => turn.job.ending = Some(ending),
@@ -111,10 +50,44 @@ pub fn run(agent: &Arc<Agent>, job: &mut Job) -> Pause {
     turn.seal()
 }
 
-struct Turn<'a> {
-    agent: &'a Arc<Agent>,
-    job: &'a mut Job,
-    pen: Pen,
+pub(super) struct Turn<'a> {
+    pub(super) agent: &'a Arc<Agent>,
+    pub(super) job: &'a mut Job,
+    pub(super) pen: Pen,
+    made: Option<Made>,
+}
+
+/// Whom a step asks.
+pub(super) struct Target<'a> {
+    pub(super) tab: &'a Tab,
+    pub(super) provider: &'a Provider,
+    pub(super) model: &'a str,
+    pub(super) facts: Facts,
+}
+
+/// What a request is made of besides the rows.
+pub(super) struct Basis {
+    pub(super) prefix_no: u32,
+    pub(super) prefix: Prefix,
+    pub(super) generation: Generation,
+    /// the newest request that was answered
+    pub(super) last: Option<Step>,
+    /// tokens of the model's context, if known
+    pub(super) context: Option<u64>,
+}
+
+/// A request that was made, for when it has ended.
+struct Made {
+    step: Step,
+    plan: Plan,
+    last: Option<Step>,
+    kind: ApiKind,
+}
+
+enum Asked {
+    /// the conversation has to be shortened first
+    Full(Box<Basis>, u64),
+    Done(Result<Answer, Fault>),
 }
 
 impl Turn<'_> {
@@ -136,7 +109,7 @@ impl Turn<'_> {
         }
     }
 
-    fn stopped(&self) -> bool {
+    pub(super) fn stopped(&self) -> bool {
         self.job.stop.is_raised()
     }
 
@@ -147,12 +120,11 @@ impl Turn<'_> {
         if !std::mem::take(&mut self.job.again) {
             self.job.step += 1;
             self.job.retry = Retry::new(self.agent.config.budget.attempts);
+            self.job.summaries = 0;
         }
         self.pen.step = self.job.step;
-        let steps = self.agent.config.budget.steps;
-        if self.job.step as usize > steps {
-            let text = format!("This turn reached its limit of {steps} requests. Send a message to go on.");
-            return Ok(Next::End(Ending::system(StopReason::Limit, "limit", &text)));
+        if let Some(ending) = self.limit()? {
+            return Ok(Next::End(ending));
         }
         let Some(tab) = self.agent.store.tab(self.job.tab)? else {
             return Ok(Next::End(Ending::clean(StopReason::Cancelled)));
@@ -160,93 +132,223 @@ impl Turn<'_> {
         let found = self.agent.provider_of(&tab, &self.job.stop);
         let (provider, model) = match found {
             Ok(found) => found,
+            Err(_) if self.stopped() => return Ok(Next::End(Ending::stopped(self.agent))),
             Err(message) => return Ok(Next::End(Ending::error(StopReason::Error, &message, None, false))),
         };
         self.note_model(&provider.name, &model)?;
+        let facts = self.agent.facts(provider, &model, &self.job.stop);
+        let target = Target { tab: &tab, provider, model: &model, facts };
         let mut fold = Fold::new(self.pen.clone());
-        let asked = self.ask(&tab, provider, &model, &mut fold)?;
-        match asked {
-            Ok(answer) => self.answered(&answer, fold),
-            Err(fault) => self.failed(fault, fold),
+        match self.ask(&target, &mut fold)? {
+            Asked::Full(basis, bytes) => self.shorten(&target, &basis, bytes),
+            Asked::Done(Ok(answer)) => self.answered(&answer, fold, &target),
+            Asked::Done(Err(fault)) => self.failed(fault, fold, &target),
         }
     }
 
-    /// Writes a `model-changed` row when this step's model is not that of the step before.
+    /// Which limit the turn or the day has reached.
+    fn limit(&mut self) -> Result<Option<Ending>, StoreError> {
+        let (steps, requests) = (self.agent.config.budget.steps, self.agent.config.budget.requests);
+        self.job.requests += 1;
+        if self.job.step as usize > steps || self.job.requests > requests {
+            let most = if self.job.step as usize > steps { steps } else { requests };
+            let text = format!("This turn reached its limit of {most} requests. Send a message to go on.");
+            return Ok(Some(Ending::system(StopReason::Limit, "limit", &text)));
+        }
+        let most = self.agent.config.tokens_per_day;
+        let used = if most > 0 { self.agent.store.tokens_since(now() - DAY)? } else { 0 };
+        if most > 0 && used >= most {
+            let text = format!(
+                "{used} tokens were used within the last 24 hours; the limit is {most} (tokens_per_day). \
+                 Raise it, or go on later."
+            );
+            return Ok(Some(Ending::system(StopReason::Limit, "limit", &text)));
+        }
+        Ok(None)
+    }
+
+    /// Writes a `model-changed` row when this step's model is not that of the step before; what else is new
+    /// begins with it.
     fn note_model(&mut self, provider: &str, model: &str) -> Result<(), StoreError> {
         let id = format!("{provider}/{model}");
         let before = match self.job.model.replace(id.clone()) {
             Some(before) => Some(before),
-            None => self.agent.last_model(self.job.tab)?,
+            None => self.agent.store.last_model(self.job.tab)?,
         };
         if before.is_none_or(|before| before == id) {
             return Ok(());
         }
-        let data = SystemData {
-            kind: "model-changed".to_owned(),
-            text: format!("Model changed to {id}."),
-            ..Default::default()
-        };
-        let row = self.pen.row(self.pen.next_seq(), Role::System, Kind::System, json(&data));
-        self.pen.write(&[row])
+        self.note("model-changed", &format!("Model changed to {id}."))?;
+        self.agent.refreeze(&self.pen)
     }
 
-    fn ask(
-        &mut self,
-        tab: &Tab,
-        provider: &Provider,
-        model: &str,
-        fold: &mut Fold,
-    ) -> Result<Result<Answer, Fault>, StoreError> {
+    /// Writes a line for the owner.
+    pub(super) fn note(&self, kind: &str, text: &str) -> Result<(), StoreError> {
+        let data = SystemData { kind: kind.to_owned(), text: text.to_owned(), ..Default::default() };
+        self.pen.write(&[self.pen.row(self.pen.next_seq(), Role::System, Kind::System, json(&data))])
+    }
+
+    fn ask(&mut self, target: &Target<'_>, fold: &mut Fold) -> Result<Asked, StoreError> {
         let (agent, upto) = (self.agent, self.pen.next_seq() - 1);
-        let mut step = Step {
-            step: self.job.step,
-            model: format!("{}/{model}", provider.name),
-            outcome: StepOutcome::Open,
-            usage: Usage::default(),
-            prefix_blocks: 0,
-            prefix_hash: String::new(),
-        };
+        let &Target { tab, provider, .. } = target;
+        let basis = self.basis(target)?;
         if provider.kind == ApiKind::Demo {
-            agent.store.begin_step(self.job.turn, &step)?;
-            return Ok(demo::answer(&agent.store, tab.no, upto, &self.job.stop, fold));
+            if self.job.by_hand {
+                return Ok(Asked::Full(Box::new(basis), 0));
+            }
+            agent.store.begin_step(self.job.turn, &Step::new(self.job.step, 0, id_of(target)))?;
+            return Ok(Asked::Done(demo::answer(&agent.store, tab.no, upto, &self.job.stop, fold)));
         }
-        let prefix = agent.prefix(tab.no)?;
-        let ask = Ask {
-            store: &agent.store,
-            budget: agent.config.budget,
-            provider,
-            model,
-            effort: tab.effort.as_deref(),
-            tab: tab.no,
-            prefix: &prefix,
-            upto,
-        };
-        let plan = provider::plan(&ask)?;
-        step.prefix_blocks = plan.blocks;
-        step.prefix_hash.clone_from(&plan.hash);
+        let part = Part { tab: tab.no, upto, generation: basis.generation, closing: None };
+        let ask = self.ask_of(target, &basis, part);
+        let (plan, shape) = provider::plan(&ask)?;
+        if self.is_full(&basis, plan.bytes, provider) {
+            return Ok(Asked::Full(Box::new(basis), plan.bytes));
+        }
+        let step = self.made_of(target, &basis, &plan, shape, 0);
         agent.store.begin_step(self.job.turn, &step)?;
-        Ok(provider::ask(&ask, &plan, &self.job.stop, fold))
+        let asked = provider::ask(&ask, &plan, &self.job.stop, fold);
+        self.made = Some(Made { step, plan, last: basis.last, kind: provider.kind });
+        Ok(Asked::Done(asked))
     }
 
-    fn answered(&mut self, answer: &Answer, fold: Fold) -> Result<Next, StoreError> {
+    pub(super) fn ask_of<'b>(&'b self, target: &'b Target<'_>, basis: &'b Basis, part: Part<'b>) -> Ask<'b> {
+        Ask {
+            store: &self.agent.store,
+            budget: self.agent.config.budget,
+            provider: target.provider,
+            model: target.model,
+            facts: target.facts,
+            effort: target.tab.effort.as_deref(),
+            part,
+            prefix: &basis.prefix,
+        }
+    }
+
+    pub(super) fn made_of(
+        &self,
+        target: &Target<'_>,
+        basis: &Basis,
+        plan: &Plan,
+        shape: String,
+        attempt: u32,
+    ) -> Step {
+        Step {
+            prefix: basis.prefix_no,
+            since: basis.generation.since,
+            shape,
+            bytes: plan.bytes,
+            prefix_blocks: plan.blocks,
+            prefix_hash: plan.hash.clone(),
+            ..Step::new(self.job.step, attempt, id_of(target))
+        }
+    }
+
+    fn basis(&self, target: &Target<'_>) -> Result<Basis, StoreError> {
+        let agent = self.agent;
+        let (prefix_no, prefix) = agent.prefix(self.job.tab)?;
+        Ok(Basis {
+            prefix_no,
+            prefix,
+            generation: agent.store.generation(self.job.tab)?,
+            last: agent.store.last_step(self.job.tab)?,
+            context: target.facts.context_tokens,
+        })
+    }
+
+    /// Whether the conversation has to be shortened before it is sent.
+    fn is_full(&self, basis: &Basis, bytes: u64, provider: &Provider) -> bool {
+        if self.job.by_hand || self.job.overflowed {
+            return true;
+        }
+        let near = |context| {
+            context::estimate(bytes, basis.last.as_ref()) > context::room(context, provider.max_tokens)
+        };
+        self.job.summaries < super::summary::ATTEMPTS && basis.context.is_some_and(near)
+    }
+
+    fn answered(&mut self, answer: &Answer, fold: Fold, target: &Target<'_>) -> Result<Next, StoreError> {
         let folded = fold.finish()?;
         let refused = matches!(answer.finish, Finish::Refused(_));
         let outcome = if refused { StepOutcome::Refused } else { StepOutcome::Whole };
-        self.agent.store.end_step(self.job.turn, self.job.step, outcome, &answer.usage)?;
+        self.end_step(outcome, &answer.usage)?;
+        self.note_truncation(&answer.usage, target)?;
         match &answer.finish {
-            Finish::Refused(text) => return Ok(Next::End(self.refused(text))),
-            Finish::ContextFull => {
-                self.not_run(&folded.calls, "not run: the conversation is longer than the model's context")?;
-                let message = "the conversation is longer than the model's context; go on in a new tab, \
-                               or choose a model with a larger one";
-                return Ok(Next::End(Ending::error(StopReason::Error, message, None, false)));
+            Finish::Refused(text) => {
+                self.not_run(&folded.calls, "not run: the provider refused to give this answer")?;
+                return Ok(Next::End(self.refused(text)));
             }
+            Finish::ContextFull => return self.context_full(answer, &folded, target),
             _ => {}
         }
         if folded.calls.is_empty() {
             return self.said(answer, &folded);
         }
         self.run_calls(answer, folded)
+    }
+
+    /// Notes what became of the request, and why a cache was of no use to it.
+    fn end_step(&mut self, outcome: StepOutcome, usage: &Usage) -> Result<(), StoreError> {
+        let store = &self.agent.store;
+        let Some(made) = &mut self.made else {
+            let step = Step { outcome, usage: *usage, ..Step::new(self.job.step, 0, String::new()) };
+            return store.end_step(self.job.turn, &step);
+        };
+        (made.step.outcome, made.step.usage) = (outcome, *usage);
+        if let Some(before) = &made.last {
+            let (changed, tail_before) = (made.plan.changed, made.plan.tail_before);
+            let pair = cache::Pair { before, now: &made.step, changed, tail_before, kind: made.kind };
+            made.step.miss = cache::miss(store, self.job.tab, &pair)?;
+        }
+        store.end_step(self.job.turn, &made.step)
+    }
+
+    /// Some servers leave the beginning of a long conversation out and say nothing. What they counted is
+    /// their context then.
+    fn note_truncation(&mut self, usage: &Usage, target: &Target<'_>) -> Result<(), StoreError> {
+        let Some(made) = self.made.as_ref().filter(|made| made.kind == ApiKind::OpenAi) else {
+            return Ok(());
+        };
+        let same = |last: &&Step| last.since == made.step.since && last.model == made.step.model;
+        let before = made.last.as_ref().filter(same).filter(|last| last.attempt == 0);
+        let (told, bytes) = (context::asked(usage), made.step.bytes);
+        if !context::is_truncated(told, bytes, before)
+            || std::mem::replace(&mut self.job.told_truncated, true)
+        {
+            return Ok(());
+        }
+        if target.provider.context_tokens == 0 {
+            quirks::learn_context(target.provider, target.model, told);
+        }
+        let name = &target.provider.name;
+        self.note(
+            "notice",
+            &format!(
+                "The provider counted {told} tokens for a request of {} KiB. Its context seems to be full, \
+                 and the beginning of the conversation was probably left out. Tell its size with \
+                 context_tokens of provider {name}, so that the conversation is shortened in time.",
+                bytes / 1024
+            ),
+        )
+    }
+
+    /// The answer ended where the model's context does.
+    fn context_full(
+        &mut self,
+        answer: &Answer,
+        folded: &Folded,
+        target: &Target<'_>,
+    ) -> Result<Next, StoreError> {
+        quirks::learn_context(target.provider, target.model, context::asked(&answer.usage));
+        self.not_run(&folded.calls, "not run: the conversation is longer than the model's context")?;
+        if !folded.calls.is_empty() || !folded.shown {
+            self.job.overflowed = true;
+            self.job.again = folded.calls.is_empty();
+            return Ok(Next::Step);
+        }
+        let message = "the answer ended where the model's context does; send a message to go on, and the \
+                       conversation is shortened first";
+        Ok(Next::End(Ending::error(StopReason::Error, message, None, false)))
     }
 
     fn refused(&self, text: &str) -> Ending {
@@ -263,6 +365,10 @@ impl Turn<'_> {
     /// The answer ended without calls.
     fn said(&mut self, answer: &Answer, folded: &Folded) -> Result<Next, StoreError> {
         Ok(Next::End(match &answer.finish {
+            Finish::MaxTokens if !folded.shown => {
+                let text = "The model reached its output limit (max_tokens) before it said anything.";
+                Ending::system(StopReason::MaxTokens, "notice", text)
+            }
             Finish::MaxTokens => Ending::clean(StopReason::MaxTokens),
             Finish::Other(word) => {
                 let text =
@@ -358,7 +464,7 @@ impl Turn<'_> {
     }
 
     /// Leaves all thinking so far out of this and every later request, if that is what the provider refused.
-    fn drops_thinking(&mut self, fault: &Fault) -> Result<bool, StoreError> {
+    pub(super) fn drops_thinking(&mut self, fault: &Fault) -> Result<bool, StoreError> {
         let refused = !self.stopped() && provider::cause::thinking_is_refused(fault);
         if !refused || std::mem::replace(&mut self.job.thinking_dropped, true) {
             return Ok(false);
@@ -376,35 +482,22 @@ impl Turn<'_> {
         Ok(true)
     }
 
-    fn failed(&mut self, fault: Fault, fold: Fold) -> Result<Next, StoreError> {
-        if !fold.shown() && self.drops_thinking(&fault)? {
+    fn failed(&mut self, fault: Fault, fold: Fold, target: &Target<'_>) -> Result<Next, StoreError> {
+        if !fold.shown() && (self.drops_thinking(&fault)? || self.overflows(&fault, target)) {
             return Ok(Next::Step);
         }
-        let attempts = self.job.retry.tried();
-        if !self.stopped()
-            && let Some(delay) = self.job.retry.next(&fault, fold.shown())
-        {
-            let (tab, ms, why) = (self.job.tab, delay.as_millis(), told(&fault));
-            log::info!("tab {tab}: try {attempts} failed, again in {ms} ms: {why}");
-            self.job.again = true;
-            self.agent.show_retry(self.job.tab, attempts, delay, told(&fault));
-            return Ok(Next::Later(delay));
+        if let Some(later) = self.again_later(&fault, fold.shown()) {
+            return Ok(later);
         }
         let folded = fold.cut()?;
         let usage = if let Fault::Cut { usage, .. } = &fault { *usage } else { Usage::default() };
-        self.agent.store.end_step(self.job.turn, self.job.step, StepOutcome::Cut, &usage)?;
+        self.end_step(StepOutcome::Cut, &usage)?;
+        if let Fault::Store(error) = fault {
+            return Err(error);
+        }
         let fault = retry::explained(fault);
-        let message = told(&fault).to_owned();
-        let ending = match fault {
-            Fault::Store(error) => return Err(error),
-            _ if self.stopped() => Ending::stopped(self.agent),
-            Fault::Stopped => Ending::stopped(self.agent),
-            Fault::Cut { .. } => Ending::error(StopReason::Cut, &message, None, true),
-            Fault::TooBig(_) => Ending::error(StopReason::Error, &message, None, false),
-            Fault::Refusal { status, retryable, .. } => {
-                Ending::error(StopReason::Error, &message, status, retryable)
-            }
-        };
+        let ending =
+            if self.stopped() { Ending::stopped(self.agent) } else { Ending::fault(self.agent, &fault) };
         let why = if ending.stop == StopReason::Cut || ending.stop == StopReason::Error {
             "not run: the connection to the provider broke off in this answer"
         } else {
@@ -412,6 +505,34 @@ impl Turn<'_> {
         };
         self.not_run(&folded.calls, why)?;
         Ok(Next::End(ending))
+    }
+
+    /// The wait until the request is made again, if that may help.
+    pub(super) fn again_later(&mut self, fault: &Fault, shown: bool) -> Option<Next> {
+        if self.stopped() {
+            return None;
+        }
+        let attempts = self.job.retry.tried();
+        let delay = self.job.retry.next(fault, shown)?;
+        let (tab, ms, why) = (self.job.tab, delay.as_millis(), told(fault));
+        log::info!("tab {tab}: try {attempts} failed, again in {ms} ms: {why}");
+        self.job.again = true;
+        self.agent.show_retry(self.job.tab, attempts, delay, told(fault));
+        Some(Next::Later(delay))
+    }
+
+    /// The provider says that the conversation is too long: it is to be shortened, if that was not tried.
+    pub(super) fn overflows(&mut self, fault: &Fault, target: &Target<'_>) -> bool {
+        let Some(told) = provider::cause::overflow(fault) else { return false };
+        if let Some(tokens) = told {
+            quirks::learn_context(target.provider, target.model, tokens);
+        }
+        if self.stopped() || self.job.summaries >= super::summary::ATTEMPTS {
+            return false;
+        }
+        self.job.overflowed = true;
+        self.job.again = true;
+        true
     }
 
     /// Ends the turn durably and tells everyone; if the store cannot, tries again later.
@@ -478,12 +599,6 @@ impl Turn<'_> {
     }
 }
 
-/// What a fault tells the owner.
-fn told(fault: &Fault) -> &str {
-    match fault {
-        Fault::Stopped => "stopped",
-        Fault::Cut { message, .. } | Fault::Refusal { message, .. } | Fault::TooBig(message) => message,
-        Fault::Store(StoreError::NoSpace(text) | StoreError::Broken(text)) => text,
-        Fault::Store(StoreError::Full(what)) => what,
-    }
+fn id_of(target: &Target<'_>) -> String {
+    format!("{}/{}", target.provider.name, target.model)
 }

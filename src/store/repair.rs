@@ -215,7 +215,7 @@ fn result_of(
 /// None of a refused step's assistant rows go on the wire, so a result would stand there alone.
 fn is_refused(conn: &Connection, turn: TurnNo, step: u32) -> rusqlite::Result<bool> {
     let outcome = conn
-        .prepare_cached("SELECT outcome FROM steps WHERE turn = ?1 AND step = ?2")?
+        .prepare_cached("SELECT outcome FROM steps WHERE turn = ?1 AND step = ?2 AND attempt = 0")?
         .query_row([turn.0, step], |row| word_of(row, 0, StepOutcome::from_word))
         .optional()?;
     Ok(outcome == Some(StepOutcome::Refused))
@@ -302,14 +302,7 @@ mod tests {
     }
 
     fn begin_step(store: &Store, turn: TurnNo) {
-        let step = Step {
-            step: 1,
-            model: "demo/demo".into(),
-            outcome: StepOutcome::Open,
-            usage: Usage::default(),
-            prefix_blocks: 1,
-            prefix_hash: "00".into(),
-        };
+        let step = Step { prefix_hash: "00".into(), ..Step::new(1, 0, "demo/demo".into()) };
         store.begin_step(turn, &step).unwrap();
     }
 
@@ -418,7 +411,8 @@ mod tests {
         let turn = begin(&store, tab, 1);
         begin_step(&store, turn);
         store.append_call(tab, &call_row(turn, 2, "c", 0), "c", CallState::Good).unwrap();
-        store.end_step(turn, 1, StepOutcome::Refused, &Usage::default()).unwrap();
+        let refused = Step { outcome: StepOutcome::Refused, ..Step::new(1, 0, String::new()) };
+        store.end_step(turn, &refused).unwrap();
         let (_copy, store, rows) = restart(&dir, tab);
         assert!(results(&rows).is_empty());
         assert_interrupted(&store, tab, turn, &rows);
@@ -454,7 +448,8 @@ mod tests {
         let turn = begin(&store, tab, 1);
         begin_step(&store, turn);
         let usage = Usage { input: 5, cache_read: 3, cache_write: 2, output: 1 };
-        store.end_step(turn, 1, StepOutcome::Whole, &usage).unwrap();
+        let whole = Step { outcome: StepOutcome::Whole, usage, ..Step::new(1, 0, String::new()) };
+        store.end_step(turn, &whole).unwrap();
         let (_copy, store, _) = restart(&dir, tab);
         assert_eq!(store.tab(tab).unwrap().unwrap().usage, usage);
         assert_eq!(store.step(turn, 1).unwrap().unwrap().outcome, StepOutcome::Whole);

@@ -1,4 +1,4 @@
-//! The schema, version 1, and the way from older versions to it.
+//! The schema, version 2, and the way from older versions to it.
 //!
 //! The version stands in `meta`. A database is migrated one version a step, all in one transaction; a
 //! database that is newer than the program is left alone.
@@ -16,7 +16,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 pub(super) type Version = u32;
 
 /// Each step leads from the version that is its index to the next one.
-const STEPS: [&str; 1] = [V1];
+const STEPS: [&str; 2] = [V1, V2];
 
 /// The version that this program writes.
 pub(super) const VERSION: Version = STEPS.len() as Version;
@@ -145,6 +145,40 @@ CREATE TABLE prefixes (
 );
 ";
 
+/// Requests tell what a cache hit depends on, and those for a summary stand beside the answers. An index
+/// finds the rows that begin a generation, which are few, in a log of any length.
+const V2: &str = "
+CREATE TABLE requests (
+    turn INTEGER NOT NULL,
+    step INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    model TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    input INTEGER NOT NULL,
+    cache_read INTEGER NOT NULL,
+    cache_write INTEGER NOT NULL,
+    output INTEGER NOT NULL,
+    prefix INTEGER NOT NULL,
+    since INTEGER NOT NULL,
+    shape TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    prefix_blocks INTEGER NOT NULL,
+    prefix_hash TEXT NOT NULL,
+    miss TEXT,
+    PRIMARY KEY (turn, step, attempt)
+) WITHOUT ROWID;
+INSERT INTO requests SELECT s.turn, s.step, 0, coalesce(u.started_at, 0), s.model, s.outcome,
+    s.input, s.cache_read, s.cache_write, s.output, coalesce(t.prefix, 0), 0, '', 0,
+    s.prefix_blocks, s.prefix_hash, NULL
+    FROM steps s LEFT JOIN turns u ON u.no = s.turn LEFT JOIN tabs t ON t.no = u.tab;
+DROP TABLE steps;
+ALTER TABLE requests RENAME TO steps;
+CREATE INDEX steps_by_time ON steps (at);
+CREATE INDEX generations ON chunks (id) WHERE type = 'system' AND json_extract(data, '$.kind') IN
+    ('model-changed', 'prompt-changed', 'tools-changed', 'compacted', 'thinking-dropped');
+";
+
 /// The version of the database, 0 if it is new; refuses what this program cannot use. Writes nothing.
 pub(super) fn check(conn: &Connection) -> Result<Version, OpenFault> {
     let (tables, meta): (u32, u32) = conn.query_row(
@@ -254,5 +288,30 @@ mod tests {
         migrate(&mut conn).unwrap();
         migrate(&mut conn).unwrap();
         assert_eq!(check(&conn).unwrap(), VERSION);
+    }
+
+    #[test]
+    fn the_requests_of_version_1_are_kept() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        probe(&conn).unwrap();
+        walk(&mut conn, 0, &STEPS[..1]).unwrap();
+        conn.execute_batch(
+            "INSERT INTO tabs (no, title, model, workdir, position, created_at, changed_at, prefix)
+                 VALUES (1, '', 'a/b', '/', 1, 0, 0, 9);
+             INSERT INTO turns (no, tab, ordinal, first_seq, status, started_at)
+                 VALUES (3, 1, 1, 1, 'done', 55);
+             INSERT INTO steps VALUES (3, 1, 'a/b', 'whole', 1, 2, 3, 4, 5, 'ff');",
+        )
+        .unwrap();
+        migrate(&mut conn).unwrap();
+        let sql = "SELECT at, attempt, model, input, output, prefix, prefix_blocks, prefix_hash FROM steps";
+        let kept = conn
+            .query_row(sql, [], |row| {
+                let text = |column| row.get::<_, String>(column);
+                let number = |column| row.get::<_, i64>(column);
+                Ok((number(0)?, number(1)?, text(2)?, number(3)?, number(4)?, number(5)?, text(7)?))
+            })
+            .unwrap();
+        assert_eq!(kept, (55, 0, "a/b".to_owned(), 1, 4, 9, "ff".to_owned()));
     }
 }

@@ -1,40 +1,46 @@
 //! Settings, and the frozen prefixes.
 
 use super::fault::Fault;
+use super::log::append_in;
 use super::*;
-use crate::chunk::TabNo;
+use crate::chunk::{Row, TabNo};
 use rusqlite::{OptionalExtension, params};
 use sha2::{Digest, Sha256};
 
 impl Store {
-    /// A tab's frozen prefix, once it has one.
-    pub fn prefix(&self, tab: TabNo) -> Stored<Option<Prefix>> {
+    /// A tab's frozen prefix and its number, once it has one.
+    pub fn prefix(&self, tab: TabNo) -> Stored<Option<(PrefixNo, Prefix)>> {
         self.read(|conn| {
             let mut statement = conn.prepare_cached(
-                "SELECT p.system, p.tools FROM tabs t JOIN prefixes p ON p.no = t.prefix WHERE t.no = ?1",
+                "SELECT p.no, p.system, p.tools FROM tabs t JOIN prefixes p ON p.no = t.prefix
+                 WHERE t.no = ?1",
             )?;
-            let found =
-                statement.query_row([tab.0], |row| Ok(Prefix { system: row.get(0)?, tools: row.get(1)? }));
-            Ok(found.optional()?)
+            Ok(statement.query_row([tab.0], |row| Ok((row.get(0)?, prefix_from(row, 1)?))).optional()?)
         })
     }
 
-    /// Freezes a tab's prefix, stored once per content.
-    pub fn freeze(&self, tab: TabNo, prefix: &Prefix) -> Stored<()> {
+    /// A frozen prefix by its number.
+    pub fn prefix_of(&self, no: PrefixNo) -> Stored<Option<Prefix>> {
+        self.read(|conn| {
+            let mut statement = conn.prepare_cached("SELECT system, tools FROM prefixes WHERE no = ?1")?;
+            Ok(statement.query_row([no], |row| prefix_from(row, 0)).optional()?)
+        })
+    }
+
+    /// Freezes a tab's prefix, stored once per content, together with the rows that tell of it.
+    pub fn freeze(&self, tab: TabNo, prefix: &Prefix, rows: &[Row]) -> Stored<PrefixNo> {
         let hash = hash_of(prefix);
         self.write(Durable::Later, |tx| {
+            append_in(tx, self.budget, tab, rows)?;
             let values = params![hash, prefix.system, prefix.tools];
             tx.prepare_cached("INSERT OR IGNORE INTO prefixes (hash, system, tools) VALUES (?1, ?2, ?3)")?
                 .execute(values)?;
-            let changed = tx
-                .prepare_cached(
-                    "UPDATE tabs SET prefix = (SELECT no FROM prefixes WHERE hash = ?2) WHERE no = ?1",
-                )?
-                .execute(params![tab.0, hash])?;
-            match changed {
-                1 => Ok(()),
-                _ => Err(Fault::broken(format!("tab {tab} does not exist; its prefix is not kept"))),
-            }
+            let mut statement = tx.prepare_cached(
+                "UPDATE tabs SET prefix = (SELECT no FROM prefixes WHERE hash = ?2) WHERE no = ?1
+                 RETURNING prefix",
+            )?;
+            let no = statement.query_row(params![tab.0, hash], |row| row.get(0)).optional()?;
+            no.ok_or_else(|| Fault::broken(format!("tab {tab} does not exist; its prefix is not kept")))
         })
     }
 
@@ -63,6 +69,10 @@ impl Store {
             Ok(())
         })
     }
+}
+
+fn prefix_from(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Prefix> {
+    Ok(Prefix { system: row.get(column)?, tools: row.get(column + 1)? })
 }
 
 /// The length stands between the two texts, so that no two prefixes are the same bytes.
@@ -100,17 +110,20 @@ mod tests {
         assert_eq!(store.prefix(tab).unwrap(), None);
         let prefix = Prefix { system: "you are …".into(), tools: "[]".into() };
         let shifted = Prefix { system: "you are …[".into(), tools: "]".into() };
-        store.freeze(tab, &prefix).unwrap();
-        store.freeze(other, &prefix).unwrap();
-        assert_eq!(store.prefix(other).unwrap().as_ref(), Some(&prefix));
+        let first = store.freeze(tab, &prefix, &[]).unwrap();
+        assert_eq!(store.freeze(other, &prefix, &[]).unwrap(), first);
+        assert_eq!(store.prefix(other).unwrap(), Some((first, prefix.clone())));
         let count = || {
             let sql = "SELECT count(*) FROM prefixes";
             store.read(|conn| Ok(conn.query_row(sql, [], |row| row.get::<_, u32>(0))?)).unwrap()
         };
         assert_eq!(count(), 1);
-        store.freeze(other, &shifted).unwrap();
-        assert_eq!((store.prefix(tab).unwrap(), store.prefix(other).unwrap()), (Some(prefix), Some(shifted)));
-        assert_eq!(count(), 2);
-        assert!(store.freeze(TabNo(99), &Prefix { system: String::new(), tools: String::new() }).is_err());
+        let row = text_row(crate::chunk::TurnNo(1), 1, 1, "the prompt changed");
+        let second = store.freeze(other, &shifted, std::slice::from_ref(&row)).unwrap();
+        assert_eq!(store.row(other, 1).unwrap(), Some(row), "the row that tells of it is kept with it");
+        assert_eq!(store.prefix(tab).unwrap(), Some((first, prefix.clone())));
+        assert_eq!(store.prefix(other).unwrap(), Some((second, shifted)));
+        assert_eq!((count(), store.prefix_of(first).unwrap()), (2, Some(prefix.clone())));
+        assert!(store.freeze(TabNo(99), &prefix, &[]).is_err());
     }
 }

@@ -113,7 +113,8 @@ impl Store {
         self.write(Durable::Other, |tx| {
             tx.execute("DELETE FROM tabs WHERE no = ?1", [tab.0])?;
             tx.execute(
-                "DELETE FROM prefixes WHERE no NOT IN (SELECT prefix FROM tabs WHERE prefix > 0)",
+                "DELETE FROM prefixes WHERE no NOT IN (SELECT prefix FROM tabs WHERE prefix > 0)
+                 AND no NOT IN (SELECT prefix FROM steps)",
                 [],
             )?;
             METERS.tabs.set(count_in(tx)?);
@@ -287,7 +288,7 @@ mod tests {
                 store.append(tab, &rows).unwrap();
             }
             store.enqueue(tab, "c", "text").unwrap();
-            store.freeze(tab, &prefix(&format!("of {tab}"))).unwrap();
+            store.freeze(tab, &prefix(&format!("of {tab}")), &[]).unwrap();
             seal(&store, tab, turn);
         }
         (dir, store, tab, other)
@@ -301,7 +302,7 @@ mod tests {
         assert_eq!(store.turns(tab, None, 10).unwrap(), []);
         assert_eq!(store.tab(other).unwrap().unwrap().total, 2501);
         assert_eq!(store.queue(other).unwrap().len(), 1);
-        assert_eq!(store.prefix(other).unwrap().unwrap().system, format!("of {other}"));
+        assert_eq!(store.prefix(other).unwrap().unwrap().1.system, format!("of {other}"));
         let count =
             |sql| store.read(|conn| Ok(conn.query_row(sql, [], |row| row.get::<_, u32>(0))?)).unwrap();
         assert_eq!(count("SELECT count(*) FROM prefixes"), 1);

@@ -3,17 +3,20 @@
 //! Tokens stand on `steps`; a turn's sum is taken when it is sealed, and added to its tab's.
 
 use super::fault::Fault;
-use super::log::{append_in, newest, u32_of, word_of};
+use super::log::{append_in, id, newest, u32_of, word_of};
 use super::queue;
 use super::*;
-use crate::chunk::{Row, StepOutcome, StopReason, TabNo, TurnNo, TurnStatus, Usage};
+use crate::chunk::{Millis, Row, Seq, StepOutcome, StopReason, TabNo, TurnNo, TurnStatus, Usage};
 use rusqlite::{OptionalExtension, params};
 
 /// Most steps that one list of turns holds, so that its size is bounded whatever the turns were like.
 const STEPS_MAX: usize = 1000;
 
-const STEP: &str = "SELECT step, model, outcome, prefix_blocks, prefix_hash,
-    input, cache_read, cache_write, output FROM steps WHERE turn = ?1";
+const STEP: &str = "SELECT step, attempt, at, model, outcome, input, cache_read, cache_write, output,
+    prefix, since, shape, bytes, prefix_blocks, prefix_hash, miss FROM steps";
+
+/// The order in which a turn's requests were made: a step's summaries before its answer.
+const AS_MADE: &str = "turn, step, attempt = 0, attempt";
 
 impl CallState {
     fn word(self) -> &'static str {
@@ -61,53 +64,129 @@ impl Store {
         })
     }
 
-    /// Notes a request before it is made. The same step again replaces it: another try.
+    /// Notes a request before it is made. The same step and attempt again replace it: another try.
     pub fn begin_step(&self, turn: TurnNo, step: &Step) -> Stored<()> {
         self.write(Durable::Later, |tx| {
             tx.prepare_cached(
-                "INSERT OR REPLACE INTO steps VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                "INSERT OR REPLACE INTO steps (turn, step, attempt, at, model, outcome, input, cache_read,
+                 cache_write, output, prefix, since, shape, bytes, prefix_blocks, prefix_hash, miss)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
             )?
             .execute(params![
                 turn.0,
                 step.step,
+                step.attempt,
+                step.at,
                 step.model,
                 step.outcome.word(),
                 int(step.usage.input),
                 int(step.usage.cache_read),
                 int(step.usage.cache_write),
                 int(step.usage.output),
+                step.prefix,
+                int(step.since),
+                step.shape,
+                int(step.bytes),
                 step.prefix_blocks,
-                step.prefix_hash
+                step.prefix_hash,
+                step.miss
             ])?;
             Ok(())
         })
     }
 
-    /// Notes what became of a request.
-    pub fn end_step(&self, turn: TurnNo, step: u32, outcome: StepOutcome, usage: &Usage) -> Stored<()> {
+    /// Notes what became of a request: its outcome, its tokens, and why a cache was of no use.
+    pub fn end_step(&self, turn: TurnNo, ended: &Step) -> Stored<()> {
         self.write(Durable::Later, |tx| {
             let mut statement = tx.prepare_cached(
-                "UPDATE steps SET outcome = ?3, input = ?4, cache_read = ?5, cache_write = ?6, output = ?7
-                 WHERE turn = ?1 AND step = ?2",
+                "UPDATE steps SET outcome = ?4, input = ?5, cache_read = ?6, cache_write = ?7, output = ?8,
+                 miss = ?9 WHERE turn = ?1 AND step = ?2 AND attempt = ?3",
             )?;
+            let usage = &ended.usage;
             let changed = statement.execute(params![
                 turn.0,
-                step,
-                outcome.word(),
+                ended.step,
+                ended.attempt,
+                ended.outcome.word(),
                 int(usage.input),
                 int(usage.cache_read),
                 int(usage.cache_write),
-                int(usage.output)
+                int(usage.output),
+                ended.miss
             ])?;
             one(changed, turn)
         })
     }
 
-    /// One request of a turn.
+    /// The request for a step's answer.
     pub fn step(&self, turn: TurnNo, step: u32) -> Stored<Option<Step>> {
         self.read(|conn| {
-            let mut statement = conn.prepare_cached(&format!("{STEP} AND step = ?2"))?;
+            let sql = format!("{STEP} WHERE turn = ?1 AND step = ?2 AND attempt = 0");
+            let mut statement = conn.prepare_cached(&sql)?;
             Ok(statement.query_row([turn.0, step], step_from).optional()?)
+        })
+    }
+
+    /// The newest of a tab's requests that were answered, at least in part; looks back over a few turns.
+    pub fn last_step(&self, tab: TabNo) -> Stored<Option<Step>> {
+        const TURNS_BACK: u32 = 8;
+        self.read(|conn| {
+            let sql = format!(
+                "{STEP} WHERE turn IN (SELECT no FROM turns WHERE tab = ?1 ORDER BY ordinal DESC LIMIT ?2)
+                 AND input + cache_read + cache_write + output > 0 ORDER BY turn DESC, step DESC,
+                 attempt = 0 DESC, attempt DESC LIMIT 1"
+            );
+            let mut statement = conn.prepare_cached(&sql)?;
+            Ok(statement.query_row([tab.0, TURNS_BACK], step_from).optional()?)
+        })
+    }
+
+    /// The model of a tab's newest request, whatever became of it.
+    pub fn last_model(&self, tab: TabNo) -> Stored<Option<String>> {
+        self.read(|conn| {
+            let mut statement = conn.prepare_cached(
+                "SELECT s.model FROM turns u JOIN steps s ON s.turn = u.no WHERE u.tab = ?1
+                 ORDER BY u.ordinal DESC, s.step DESC LIMIT 1",
+            )?;
+            Ok(statement.query_row([tab.0], |row| row.get(0)).optional()?)
+        })
+    }
+
+    /// All tokens of all requests that were made after a time.
+    pub fn tokens_since(&self, after: Millis) -> Stored<u64> {
+        self.read(|conn| {
+            let mut statement = conn.prepare_cached(
+                "SELECT coalesce(sum(input + cache_read + cache_write + output), 0) FROM steps WHERE at > ?1",
+            )?;
+            let sum: i64 = statement.query_row([after], |row| row.get(0))?;
+            Ok(u64::try_from(sum).unwrap_or(0))
+        })
+    }
+
+    /// Where a tab's generation began, and its newest summary. Reads the few rows that begin one, newest
+    /// first, up to that summary.
+    pub fn generation(&self, tab: TabNo) -> Stored<Generation> {
+        self.read(|conn| {
+            let mut statement = conn.prepare_cached(
+                "SELECT id & 4294967295, json_extract(data, '$.kind') = 'compacted',
+                 json_extract(data, '$.upto')
+                 FROM chunks INDEXED BY generations WHERE id BETWEEN ?1 AND ?2 AND type = 'system'
+                 AND json_extract(data, '$.kind') IN
+                 ('model-changed', 'prompt-changed', 'tools-changed', 'compacted', 'thinking-dropped')
+                 ORDER BY id DESC",
+            )?;
+            let mut found = statement.query(params![id(tab, 0), id(tab, Seq::MAX)])?;
+            let mut generation = Generation::default();
+            while let Some(row) = found.next()? {
+                let seq = u32_of(row, 0)?.into();
+                generation.since = generation.since.max(seq);
+                if row.get(1)? {
+                    let upto = row.get::<_, Option<u32>>(2)?.unwrap_or(0).into();
+                    generation.summary = Some(Summary { seq, upto });
+                    break;
+                }
+            }
+            Ok(generation)
         })
     }
 
@@ -277,18 +356,27 @@ fn add_to_tab(conn: &Connection, tab: TabNo, stop: StopReason, usage: &Usage) ->
 }
 
 fn steps_of(conn: &Connection, turn: TurnNo) -> rusqlite::Result<Vec<Step>> {
-    let mut statement = conn.prepare_cached(&format!("{STEP} ORDER BY step LIMIT ?2"))?;
+    let sql = format!("{STEP} WHERE turn = ?1 ORDER BY {AS_MADE} LIMIT ?2");
+    let mut statement = conn.prepare_cached(&sql)?;
     statement.query_map(params![turn.0, STEPS_MAX as i64], step_from)?.collect()
 }
 
 fn step_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<Step> {
+    let count = |column| row.get::<_, i64>(column).map(|n| u64::try_from(n).unwrap_or(0));
     Ok(Step {
         step: row.get(0)?,
-        model: row.get(1)?,
-        outcome: word_of(row, 2, StepOutcome::from_word)?,
-        prefix_blocks: row.get(3)?,
-        prefix_hash: row.get(4)?,
+        attempt: row.get(1)?,
+        at: row.get(2)?,
+        model: row.get(3)?,
+        outcome: word_of(row, 4, StepOutcome::from_word)?,
         usage: usage_from(row, 5)?,
+        prefix: row.get(9)?,
+        since: count(10)?,
+        shape: row.get(11)?,
+        bytes: count(12)?,
+        prefix_blocks: row.get(13)?,
+        prefix_hash: row.get(14)?,
+        miss: row.get(15)?,
     })
 }
 
@@ -319,14 +407,8 @@ mod tests {
     use super::*;
 
     fn step(step: u32) -> Step {
-        Step {
-            step,
-            model: "demo/demo".into(),
-            outcome: StepOutcome::Open,
-            usage: Usage::default(),
-            prefix_blocks: step * 2,
-            prefix_hash: format!("{step:02x}"),
-        }
+        let made = Step::new(step, 0, "demo/demo".into());
+        Step { at: 7, prefix_blocks: step * 2, prefix_hash: format!("{step:02x}"), ..made }
     }
 
     #[test]
@@ -342,7 +424,8 @@ mod tests {
         for at in 1..=2 {
             store.begin_step(turn, &step(at)).unwrap();
             store.begin_step(turn, &step(at)).unwrap();
-            store.end_step(turn, at, StepOutcome::Whole, &usage).unwrap();
+            let miss = (at == 2).then(|| "ttl: 301 s".to_owned());
+            store.end_step(turn, &Step { outcome: StepOutcome::Whole, usage, miss, ..step(at) }).unwrap();
         }
         store.begin_step(turn, &step(3)).unwrap();
         let data =
@@ -429,5 +512,53 @@ mod tests {
         assert_eq!(store.tab(tab).unwrap().unwrap().total, 4);
         let other = store.create_tab(&NewTab::default()).unwrap().no;
         assert_eq!(store.call_state(other, "c").unwrap(), None);
+    }
+
+    #[test]
+    fn the_last_step_is_the_newest_that_was_answered() {
+        let (_dir, store, tab) = store();
+        assert_eq!((store.last_step(tab).unwrap(), store.last_model(tab).unwrap()), (None, None));
+        let turn = begin(&store, tab, 1);
+        let usage = Usage { input: 1, ..Usage::default() };
+        let (answer, summary) = (step(1), Step { attempt: 1, ..Step::new(2, 1, "a/b".into()) });
+        for made in [&answer, &summary, &step(2), &step(3)] {
+            store.begin_step(turn, made).unwrap();
+        }
+        store.end_step(turn, &Step { usage, ..answer.clone() }).unwrap();
+        assert_eq!(store.last_step(tab).unwrap().map(|last| (last.step, last.attempt)), Some((1, 0)));
+        store.end_step(turn, &Step { usage, ..summary }).unwrap();
+        assert_eq!(store.last_step(tab).unwrap().map(|last| (last.step, last.attempt)), Some((2, 1)));
+        store.end_step(turn, &Step { usage, ..step(2) }).unwrap();
+        assert_eq!(store.last_step(tab).unwrap().map(|last| (last.step, last.attempt)), Some((2, 0)));
+        assert_eq!(store.last_model(tab).unwrap().as_deref(), Some("demo/demo"));
+        let made: Vec<_> = store.turns(tab, None, 1).unwrap()[0].steps.iter().map(|s| s.attempt).collect();
+        assert_eq!(made, [0, 1, 0, 0], "summaries stand before the answer of their step");
+        assert_eq!((store.tokens_since(6).unwrap(), store.tokens_since(i64::MAX).unwrap()), (3, 0));
+    }
+
+    #[test]
+    fn a_generation_begins_at_its_newest_row_and_reaches_back_to_the_summary() {
+        let (_dir, store, tab) = store();
+        let turn = begin(&store, tab, 1);
+        assert_eq!(store.generation(tab).unwrap(), Generation::default());
+        let other = store.create_tab(&NewTab::default()).unwrap().no;
+        let system = |seq, kind: &str, upto| {
+            let data =
+                crate::chunk::SystemData { kind: kind.into(), upto, ..crate::chunk::SystemData::default() };
+            row_of(turn, seq, 1, crate::chunk::Kind::System, crate::chunk::json(&data))
+        };
+        let summary = Some(Summary { seq: 4, upto: 2 });
+        for (row, since, summary) in [
+            (system(2, "notice", None), 0, None),
+            (system(3, "model-changed", None), 3, None),
+            (system(4, "compacted", Some(2)), 4, summary),
+            (system(5, "cancelled", None), 4, summary),
+            (system(6, "thinking-dropped", Some(5)), 6, summary),
+            (system(7, "compacted", Some(5)), 7, Some(Summary { seq: 7, upto: 5 })),
+        ] {
+            store.append(tab, &[row]).unwrap();
+            assert_eq!(store.generation(tab).unwrap(), Generation { since, summary });
+        }
+        assert_eq!(store.generation(other).unwrap(), Generation::default());
     }
 }

@@ -196,16 +196,72 @@ pub struct Prefix {
 pub struct Step {
     /// from 1 within its turn
     pub step: u32,
+    /// 0: the answer; 1, 2: a request for the summary that this step needed first
+    pub attempt: u32,
+    /// when it was made
+    pub at: Millis,
     /// `provider/model`
     pub model: String,
     /// what became of it
     pub outcome: StepOutcome,
     /// tokens, as the provider told
     pub usage: Usage,
-    /// content blocks that the request held
+    /// the frozen prefix; 0: none
+    pub prefix: PrefixNo,
+    /// the row that began its generation
+    pub since: Seq,
+    /// what else a cache depends on: how the model was to think
+    pub shape: String,
+    /// bytes of its body
+    pub bytes: u64,
+    /// content blocks that it held
     pub prefix_blocks: u32,
     /// hash of its bytes, marks aside, in hex
     pub prefix_hash: String,
+    /// why the provider's cache was of no use, if it was not
+    pub miss: Option<String>,
+}
+
+impl Step {
+    /// A request that is about to be made.
+    pub fn new(step: u32, attempt: u32, model: String) -> Step {
+        Step {
+            step,
+            attempt,
+            at: super::now(),
+            model,
+            outcome: StepOutcome::Open,
+            usage: Usage::default(),
+            prefix: 0,
+            since: 0,
+            shape: String::new(),
+            bytes: 0,
+            prefix_blocks: 0,
+            prefix_hash: String::new(),
+            miss: None,
+        }
+    }
+}
+
+/// The number of a frozen prefix.
+pub type PrefixNo = u32;
+
+/// Where the part of a log begins that goes on the wire as it is; see [`super::Store::generation`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Generation {
+    /// the row that began it; 0: the tab's first row did. No thinking from before it is sent
+    pub since: Seq,
+    /// the newest summary
+    pub summary: Option<Summary>,
+}
+
+/// A `compacted` row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// the row
+    pub seq: Seq,
+    /// the last row that it stands for
+    pub upto: Seq,
 }
 
 /// A turn as `GET …/turns` shows it.

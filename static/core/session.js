@@ -364,11 +364,11 @@ export class Session {
     this.#tell('queue');
   }
 
-  /** Sends a message to the visible tab, or to a new one. */
-  async send(text, model) {
+  /** Sends a message to the visible tab, or to a new one, whose model and effort may be told. */
+  async send(text, fields = {}) {
     let tab = this.current;
     if (!tab) {
-      const made = await this.api.post('/api/tabs', model ? { model } : {});
+      const made = await this.api.post('/api/tabs', fields);
       this.tabs.set(made.id, made);
       this.show(made.id);
       this.#tell('tabs');

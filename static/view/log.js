@@ -5,14 +5,15 @@
  */
 
 import { answerText, askedText, keyOf, project, signature } from '../core/group.js';
-import { clock, count, exact } from '../core/format.js';
+import { clock, exact } from '../core/format.js';
 import { S } from '../core/strings.js';
 import { copyButton } from './buttons.js';
 import { h, setText, sync } from './dom.js';
-import { emptyPage } from './empty.js';
 import { icon } from './icons.js';
 import { makeItem } from './item.js';
+import { later } from './later.js';
 import { Scroller } from './scroll.js';
+import { sumButton } from './sum.js';
 
 /** Keys of opened items that are remembered. */
 const OPENED_MAX = 500;
@@ -59,6 +60,7 @@ export class LogView {
       session,
       hold: (node, change) => this.scroller.hold(node, change),
       again: (item) => this.#again(item),
+      compact: () => deeds.compact(),
     };
   }
 
@@ -208,7 +210,8 @@ export class LogView {
     const told = last.kind === 'error' || last.kind === 'system';
     if (sum && sum.stopReason && S.stops[sum.stopReason] && !told)
       parts.push(h('span', {}, S.stops[sum.stopReason]));
-    if (sum && sum.usage && sum.usage.input + sum.usage.output > 0) parts.push(this.#tokens(sum.usage));
+    if (sum && sum.usage && sum.usage.input + sum.usage.output > 0)
+      parts.push(sumButton(sum.usage, shown, this));
     if (turn.items.some((item) => item.kind === 'text'))
       parts.push(copyButton(() => answerText(shown.turn)));
     // An error has its own button.
@@ -223,21 +226,21 @@ export class LogView {
             onclick: () => this.deeds.send(askedText(shown.turn)),
           },
           icon('again'),
-          h('span', {}, S.askAgain),
+          h('span', { class: 'word' }, S.askAgain),
         ),
       );
     }
     shown.sum.replaceChildren(...parts);
   }
 
-  #tokens(usage) {
-    const text = S.sum(count(usage.input + usage.cacheWrite), count(usage.cacheRead), count(usage.output));
-    return h('span', { title: S.sumTitle }, text);
-  }
-
   #again(item) {
     for (const shown of this.shown.values()) {
-      if (shown.items.has(item.key) && askedText(shown.turn)) return this.deeds.send(askedText(shown.turn));
+      if (!shown.items.has(item.key)) continue;
+      if (askedText(shown.turn)) return this.deeds.send(askedText(shown.turn));
+      // A turn that nobody asked for, and that is held from its beginning, was a compaction.
+      const { oldest, hasOlder } = this.session.window;
+      const begins = shown.turn.items[0].rows[0];
+      if (begins && (begins.seq > oldest || !hasOlder)) return this.deeds.compact();
     }
     this.deeds.focus();
   }
@@ -285,13 +288,29 @@ export class LogView {
       if (!this.empty.hidden) this.empty.replaceChildren();
       this.empty.hidden = true;
       this.emptyFor = null;
-    } else if (this.empty.hidden || this.emptyFor !== this.deeds.models()) {
-      this.emptyFor = this.deeds.models();
-      this.empty.replaceChildren(emptyPage(this.deeds));
+    } else if (this.empty.hidden || this.emptyFor !== this.#lack()) {
+      this.emptyFor = this.#lack();
+      this.#fillEmpty(this.emptyFor);
       this.empty.hidden = false;
       this.box.scrollTop = 0;
     }
     this.column.hidden = empty;
+  }
+
+  /** What the empty page is made of: the offer, if it has no model, which is what it tells then. */
+  #lack() {
+    const offer = this.deeds.models();
+    return offer && !offer.models.length ? offer : null;
+  }
+
+  async #fillEmpty(lack) {
+    try {
+      const { emptyPage } = await later('empty');
+      if (!this.empty.hidden && this.emptyFor === lack) this.empty.replaceChildren(emptyPage(this.deeds));
+    } catch {
+      // The next look at it tries again; one can write without it.
+      this.emptyFor = undefined;
+    }
   }
 
   #near(edge) {

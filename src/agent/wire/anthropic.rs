@@ -8,6 +8,7 @@ use super::Spec;
 use super::history::Item;
 use super::openai::tools;
 use super::out::Out;
+use crate::agent::provider::facts::{Efforts, Facts};
 use crate::chunk::json;
 use std::fmt::Write;
 
@@ -35,37 +36,18 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// What a model takes, by its family. Names that are not known get what new models of the vendor take,
-    /// but at another vendor's URL nothing.
-    pub fn of(model: &str, base_url: &str, max_tokens: u64) -> Fields {
-        const PLAIN: Fields = Fields { thinking: Thinking::Unasked, effort: false };
-        let name = model.to_ascii_lowercase().replace('.', "-");
-        let host = base_url.split("://").nth(1).unwrap_or(base_url).split(['/', ':']).next().unwrap_or("");
-        let own = host == "anthropic.com" || host.ends_with(".anthropic.com");
-        if !own && !name.contains("claude") {
-            return PLAIN;
-        }
-        let is = |part: &str| name.contains(part);
-        let old = [
-            "claude-2",
-            "claude-instant",
-            "claude-3",
-            "opus-4-1",
-            "opus-4-0",
-            "opus-4-2",
-            "sonnet-4-0",
-            "sonnet-4-2",
-        ];
-        if old.into_iter().any(is) || name.ends_with("opus-4") || name.ends_with("sonnet-4") {
-            return PLAIN;
-        }
-        if is("opus-4-5") || is("sonnet-4-5") || is("haiku-4-5") {
-            // At least 1024, and room must be left for the answer.
-            let budget = (max_tokens / 2).min(8192);
-            let thinking = if budget >= 1024 { Thinking::Budget(budget) } else { Thinking::Unasked };
-            return Fields { thinking, effort: is("opus-4-5") };
-        }
-        Fields { thinking: Thinking::Adaptive, effort: true }
+    /// The fields for a model that takes `facts`, of which at most `max_tokens` are asked for. Where nothing
+    /// is known nothing is sent.
+    pub fn of(facts: &Facts, max_tokens: u64) -> Fields {
+        let ways = facts.thinking.unwrap_or_default();
+        // At least 1024, and room must be left for the answer.
+        let budget = (max_tokens / 2).min(8192);
+        let thinking = match ways {
+            _ if ways.adaptive => Thinking::Adaptive,
+            _ if ways.budget && budget >= 1024 => Thinking::Budget(budget),
+            _ => Thinking::Unasked,
+        };
+        Fields { thinking, effort: facts.efforts.is_some_and(|efforts| efforts != Efforts::NONE) }
     }
 }
 
@@ -103,6 +85,16 @@ pub fn head(spec: &Spec<'_>, fields: &Fields, bare_calls: bool) -> String {
     head
 }
 
+/// What a cache of the messages depends on besides their bytes.
+pub fn shape(spec: &Spec<'_>, fields: &Fields, bare_calls: bool) -> String {
+    let thinking = match fields.thinking {
+        Thinking::Adaptive => "adaptive".to_owned(),
+        Thinking::Budget(tokens) if !bare_calls => tokens.to_string(),
+        _ => "unasked".to_owned(),
+    };
+    format!("effort={} thinking={thinking}", spec.effort.filter(|_| fields.effort).unwrap_or("unasked"))
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Nobody,
@@ -135,12 +127,19 @@ pub struct Writer {
     users: u32,
     /// of how many the last two are marked; 0: none
     users_of_all: u32,
+    /// blocks up to the end of the last user message, and of the one before
+    tails: (u32, u32),
 }
 
 impl Writer {
     /// A writer whose cache marks stand on the last two of `users` user messages.
     pub fn new(users: u32) -> Writer {
-        Writer { role: Role::Nobody, open: Open::Nothing, users: 0, users_of_all: users }
+        Writer { role: Role::Nobody, open: Open::Nothing, users: 0, users_of_all: users, tails: (0, 0) }
+    }
+
+    /// Blocks up to the end of the user message before the last one.
+    pub fn tail_before(&self) -> u32 {
+        self.tails.1
     }
 
     /// User messages so far.
@@ -160,6 +159,9 @@ impl Writer {
         }
         out.raw("}");
         out.block();
+        if last && self.role == Role::User {
+            self.tails = (out.blocks(), self.tails.0);
+        }
     }
 
     fn begin(&mut self, role: Role, open: Open, block: &str, out: &mut Out) {

@@ -5,11 +5,11 @@
 //! decided at a block's first part, though signatures and results come later. A survey reads rows that lie in
 //! the batch at hand nearly always.
 
-use super::{Form, Rows, Spec, anthropic, openai};
+use super::{Changed, Form, Part, Rows, Spec, anthropic, openai};
 use crate::agent::wire::out::Out;
 use crate::budget::Budget;
 use crate::chunk::*;
-use crate::store::{CallState, StoreError, Stored};
+use crate::store::{CallState, Generation, Step, StoreError, Stored, Summary};
 use serde::de::DeserializeOwned;
 
 /// Bytes of rows that are read at once.
@@ -199,43 +199,68 @@ pub struct History<'a, R> {
     /// what the last item was a part of
     key: Option<Key>,
     any_user: bool,
-    /// the last group's first block is thinking
+    /// the last answer that was given out begins with thinking
     led: bool,
-    dropped: Seq,
-    dropped_found: Seq,
+    /// it has calls and does not
+    bare: bool,
+    generation: Generation,
+    closing: Option<&'a str>,
+    /// the row at which, and the blocks up to which, the bytes were found to be those of an earlier request
+    checked: (Seq, u32),
+    /// the row whose request's hash is expected, and after how many blocks
+    expecting: Option<(Seq, u32)>,
+    changed: Option<Changed>,
     calls_max: usize,
-    ended: bool,
+    stage: Stage,
 }
 
+#[derive(PartialEq, Eq)]
+enum Stage {
+    Summary,
+    Rows,
+    Closing,
+    End,
+    Ended,
+}
+
+/// Stands before a summary. It is part of what conversations have been sent, so it never changes.
+const SUMMARY: &str = "The conversation before this was replaced by this summary of it:\n\n";
+
 impl<'a, R: Rows> History<'a, R> {
-    /// From the first row on. `dropped` and `users` are what an earlier pass found: thinking up to `dropped`
-    /// is left out, and the last two of `users` user messages bear cache marks (none if 0).
-    pub fn new(rows: &'a R, spec: &'a Spec<'a>, budget: &Budget, dropped: Seq, users: u32) -> History<'a, R> {
+    /// From the generation's first row on. The last two of `users` user messages bear cache marks; none if
+    /// it is 0.
+    pub fn new(rows: &'a R, spec: &'a Spec<'a>, budget: &Budget, users: u32) -> History<'a, R> {
         let writer = match spec.form {
             Form::Anthropic(_) => Writer::Anthropic(anthropic::Writer::new(users)),
             Form::OpenAi(fields) => {
                 Writer::OpenAi(openai::Writer::new(fields.replay_reasoning, !spec.prefix.system.is_empty()))
             }
         };
-        let pages = Pages { rows, tab: spec.tab, upto: spec.upto, here: Vec::new(), ahead: Vec::new() };
+        let Part { tab, upto, generation, closing } = spec.part;
+        let pages = Pages { rows, tab, upto, here: Vec::new(), ahead: Vec::new() };
+        let first = generation.summary.map_or(0, |summary| summary.upto) + 1;
         History {
             pages,
             model_id: &spec.model_id,
             writer,
-            pos: 1,
+            pos: first,
             group: None,
             calls: Vec::new(),
             key: None,
             any_user: false,
             led: false,
-            dropped,
-            dropped_found: dropped,
+            bare: false,
+            generation,
+            closing,
+            checked: (first, 0),
+            expecting: None,
+            changed: None,
             calls_max: budget.calls,
-            ended: false,
+            stage: Stage::Summary,
         }
     }
 
-    /// User messages so far.
+    /// User messages so far that may bear a mark.
     pub fn users(&self) -> u32 {
         match &self.writer {
             Writer::Anthropic(writer) => writer.users(),
@@ -243,55 +268,108 @@ impl<'a, R: Rows> History<'a, R> {
         }
     }
 
-    /// The last seq whose thinking a row of the log drops.
-    pub fn dropped_found(&self) -> Seq {
-        self.dropped_found
+    /// Blocks up to the end of the user message before the last one.
+    pub fn tail_before(&self) -> u32 {
+        match &self.writer {
+            Writer::Anthropic(writer) => writer.tail_before(),
+            Writer::OpenAi(_) => 0,
+        }
+    }
+
+    /// Where the blocks stopped being those of an earlier request.
+    pub fn changed(&self) -> Option<Changed> {
+        self.changed
     }
 
     /// Whether the last answer has calls and does not start with thinking.
     pub fn bare_calls(&self) -> bool {
-        !self.calls.is_empty() && !self.led
+        self.bare
     }
 
     /// Gives out the next row's bytes, if it has any; `false` after the last.
     pub fn next(&mut self, out: &mut Out) -> Stored<bool> {
-        if self.group.is_some() {
-            self.group_row(out)?;
-            return Ok(true);
-        }
-        if self.pos > self.pages.upto {
-            if !std::mem::replace(&mut self.ended, true) {
-                self.writer.end(out);
-                return Ok(true);
+        match self.stage {
+            Stage::Summary => {
+                self.stage = Stage::Rows;
+                self.summary(out)?;
             }
-            return Ok(false);
+            Stage::Rows if self.group.is_some() => self.group_row(out)?,
+            Stage::Rows if self.pos > self.pages.upto => self.stage = Stage::Closing,
+            Stage::Rows => self.row(out)?,
+            Stage::Closing => {
+                self.stage = Stage::End;
+                if let Some(text) = self.closing {
+                    self.own_text(text, out);
+                }
+            }
+            Stage::End => {
+                self.stage = Stage::Ended;
+                self.writer.end(out);
+                self.settle(out);
+            }
+            Stage::Ended => return Ok(false),
         }
+        Ok(true)
+    }
+
+    fn summary(&mut self, out: &mut Out) -> Stored<()> {
+        let Some(Summary { seq, .. }) = self.generation.summary else { return Ok(()) };
+        let rows = self.pages.rows.rows(self.pages.tab, seq - 1, seq, BATCH_BYTES)?;
+        let summary: Option<SystemData> = rows.first().and_then(read);
+        let Some(summary) = summary else {
+            return Err(StoreError::Broken(format!("the summary in row {seq} cannot be read")));
+        };
+        self.own_text(&format!("{SUMMARY}{}", summary.text), out);
+        Ok(())
+    }
+
+    /// A text of Siskin's own, in the owner's role.
+    fn own_text(&mut self, text: &str, out: &mut Out) {
+        self.calls.clear();
+        self.any_user = true;
+        self.key = None;
+        self.writer.item(&Item::User { new: true, time: None, text }, out);
+    }
+
+    fn row(&mut self, out: &mut Out) -> Stored<()> {
         let row = self.pages.row(self.pos, false)?;
         match (row.role, row.kind) {
             (Role::User, Kind::Text) => {
                 let user: Option<UserText> = read(row);
                 self.user(user, out);
             }
-            (Role::Assistant, Kind::Text | Kind::Thinking | Kind::ToolCall) => {
-                self.survey()?;
-                return Ok(true);
-            }
+            (Role::Assistant, Kind::Text | Kind::Thinking | Kind::ToolCall) => return self.survey(out),
             (Role::Tool, Kind::ToolResult) => {
                 let result: Option<ToolResult> = read(row);
                 self.result(result, out);
             }
-            (_, Kind::System) => {
-                let system: Option<SystemData> = read(row);
-                if let Some(upto) =
-                    system.filter(|system| system.kind == "thinking-dropped").and_then(|s| s.upto)
-                {
-                    self.dropped_found = self.dropped_found.max(upto);
-                }
-            }
             _ => {}
         }
         self.pos += 1;
-        Ok(true)
+        Ok(())
+    }
+
+    /// Looks whether the last expectation came true.
+    fn settle(&mut self, out: &mut Out) {
+        let Some(expected) = self.expecting.take() else { return };
+        match self.changed {
+            None if out.met() => self.checked = expected,
+            None => {
+                let (row, blocks) = self.checked;
+                self.changed = Some(Changed { block: blocks + 1, row });
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// An answer begins at `first`: what is sent before it has to be what its request sent.
+    fn check(&mut self, first: Seq, told: &Step, out: &mut Out) {
+        if !out.counts() || told.prefix_hash.is_empty() || first <= self.generation.since {
+            return;
+        }
+        self.settle(out);
+        out.expect(told.prefix_blocks, told.prefix_hash.clone());
+        self.expecting = Some((first, told.prefix_blocks));
     }
 
     fn is_new(&mut self, key: Key, part: u32) -> bool {
@@ -329,13 +407,16 @@ impl<'a, R: Rows> History<'a, R> {
     }
 
     /// Looks at a step's answer and its results before any of it is given out.
-    fn survey(&mut self) -> Stored<()> {
+    fn survey(&mut self, out: &mut Out) -> Stored<()> {
         let first = self.pos;
         let (turn, step) = {
             let row = self.pages.row(first, false)?;
             (row.turn, row.step)
         };
         let told = self.pages.rows.step(turn, step)?;
+        if let Some(told) = &told {
+            self.check(first, told, out);
+        }
         let same_model = told.as_ref().is_some_and(|told| told.model == self.model_id);
         let refused = told.is_some_and(|told| told.outcome == StepOutcome::Refused);
         let mut group =
@@ -351,7 +432,7 @@ impl<'a, R: Rows> History<'a, R> {
                     if end.is_some() || (row.turn, row.step) != (turn, step) {
                         break;
                     }
-                    note_answer(row, self.dropped, &mut group, &mut made, self.calls_max);
+                    note_answer(row, self.generation.since, &mut group, &mut made, self.calls_max);
                 }
                 (Role::Tool, Kind::ToolResult) => {
                     end.get_or_insert(seq);
@@ -367,7 +448,6 @@ impl<'a, R: Rows> History<'a, R> {
             group.signed.clear();
         }
         self.calls.clear();
-        self.led = false;
         if refused || !self.any_user {
             self.pos = group.end;
             return Ok(());
@@ -422,10 +502,20 @@ impl<'a, R: Rows> History<'a, R> {
         Ok(())
     }
 
+    /// A block of an answer is about to be given out; whether an answer begins with thinking holds until the
+    /// next one, whatever texts of the owner come between.
+    fn note_block(&mut self, thinking: bool) {
+        if self.key.as_ref().is_none_or(|key| matches!(key, Key::User(_) | Key::Result(_))) {
+            self.led = thinking;
+            self.bare = false;
+        }
+    }
+
     fn text(&mut self, text: Option<AssistantText>, out: &mut Out) {
         let (Some(text), Some(group)) = (text, &self.group) else { return };
         if group.texts.contains(&text.block) {
             let key = Key::Text(group.first, text.block);
+            self.note_block(false);
             let new = self.is_new(key, text.part);
             self.writer.item(&Item::Text { new, text: &text.text }, out);
         }
@@ -444,9 +534,8 @@ impl<'a, R: Rows> History<'a, R> {
         if !group.signed.contains(&thinking.block) {
             return;
         }
-        let first_of_all = self.key.as_ref().is_none_or(|key| matches!(key, Key::User(_) | Key::Result(_)));
-        self.led |= first_of_all;
         let key = Key::Thinking(group.first, thinking.block);
+        self.note_block(true);
         let new = self.is_new(key, thinking.part);
         // Signatures are ASCII; what is not could not have come out of a JSON string.
         let opaque = opaque.map(|opaque| String::from_utf8_lossy(&opaque).into_owned());
@@ -464,7 +553,10 @@ impl<'a, R: Rows> History<'a, R> {
         if call.part == 0 && std::mem::replace(&mut sent.begun, true) {
             return;
         }
-        let arguments = match (sent.bad, call.part) {
+        let bad = sent.bad;
+        self.note_block(false);
+        self.bare = !self.led;
+        let arguments = match (bad, call.part) {
             (false, _) => call.arguments.as_str(),
             (true, 0) => "{}",
             (true, _) => "",
@@ -492,7 +584,7 @@ fn read<T: DeserializeOwned>(row: &Row) -> Option<T> {
 }
 
 /// What a survey wants to know of a row, whose text it need not copy.
-fn note_answer(row: &Row, dropped: Seq, group: &mut Group, made: &mut Vec<String>, calls_max: usize) {
+fn note_answer(row: &Row, since: Seq, group: &mut Group, made: &mut Vec<String>, calls_max: usize) {
     let add = |list: &mut Vec<u32>, block: u32| {
         if !list.contains(&block) {
             list.push(block);
@@ -505,7 +597,7 @@ fn note_answer(row: &Row, dropped: Seq, group: &mut Group, made: &mut Vec<String
             }
         }
         Kind::Thinking => {
-            let signed = row.opaque.as_ref().is_some_and(|opaque| !opaque.is_empty()) && row.seq > dropped;
+            let signed = row.opaque.as_ref().is_some_and(|opaque| !opaque.is_empty()) && row.seq > since;
             if let Some(thinking) = read::<Thinking>(row).filter(|_| signed) {
                 add(&mut group.signed, thinking.block);
             }

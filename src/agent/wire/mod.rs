@@ -3,9 +3,12 @@
 //! A first pass over the rows ([`plan`]) counts the body's bytes and content blocks and finds the cache
 //! marks' places; a second ([`Body`]) gives the bytes row by row. Both are the same generator ([`history`]),
 //! so they cannot disagree. What it never emits, whatever the log says: a call without a result or a result
-//! without a call, an empty text, a thinking block without signature or of another model, anything of a
-//! refused step. Two batches of rows and the row at hand are held (about 100 KiB at most), whatever the
+//! without a call, an empty text, a thinking block without signature or of an earlier generation, anything
+//! of a refused step. Two batches of rows and the row at hand are held (about 100 KiB at most), whatever the
 //! length.
+//!
+//! Within a generation each request's blocks begin with those of the request before it, byte for byte. The
+//! first pass checks that against the hashes that the requests left on their steps ([`Plan::changed`]).
 
 pub mod anthropic;
 pub mod history;
@@ -14,7 +17,7 @@ pub mod out;
 
 use crate::budget::Budget;
 use crate::chunk::*;
-use crate::store::{CallState, Prefix, Step, Store, StoreError, Stored};
+use crate::store::{CallState, Generation, Prefix, Step, Store, StoreError, Stored};
 use history::History;
 use out::Out;
 use std::io::{self, Read};
@@ -43,13 +46,24 @@ impl Rows for Store {
     }
 }
 
+/// Which part of a log is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// the tab
+    pub tab: TabNo,
+    /// the last row
+    pub upto: Seq,
+    /// where the rows begin that are sent as they are
+    pub generation: Generation,
+    /// one more text in the user's role after them
+    pub closing: Option<&'a str>,
+}
+
 /// Which form a request takes, and all it depends on besides the rows.
 #[derive(Clone, Debug)]
 pub struct Spec<'a> {
-    /// the tab
-    pub tab: TabNo,
-    /// the last row to send
-    pub upto: Seq,
+    /// which rows
+    pub part: Part<'a>,
     /// the frozen prefix
     pub prefix: &'a Prefix,
     /// `provider/model`, as steps name it
@@ -84,43 +98,46 @@ pub struct Plan {
     pub hash: String,
     /// bytes of the messages
     messages: u64,
-    /// user messages
+    /// user messages that may bear a cache mark
     users: u32,
-    /// thinking up to here was dropped by a stored decision
-    dropped: Seq,
+    /// blocks up to the end of the user message before the last one, where the second cache mark stands
+    pub tail_before: u32,
+    /// where the blocks stopped being those that an earlier request of this generation sent
+    pub changed: Option<Changed>,
     /// the request answers calls of a message that does not start with thinking
     bare_calls: bool,
 }
 
+/// Blocks that are no longer what they were; nothing but an edited log or another version of this program
+/// does that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// counted from 1: the first block that may be another
+    pub block: u32,
+    /// the row that it may come from
+    pub row: Seq,
+}
+
 /// Makes the first pass.
 pub fn plan<R: Rows>(rows: &R, spec: &Spec<'_>, budget: &Budget) -> Stored<Plan> {
-    let mut dropped = 0;
-    loop {
-        let mut out = Out::counting();
-        prefix_bytes(spec, &mut out);
-        let mut history = History::new(rows, spec, budget, dropped, 0);
-        while history.next(&mut out)? {}
-        // A row that drops thinking stands behind the thinking that it drops: then once more from the start.
-        if history.dropped_found() > dropped {
-            dropped = history.dropped_found();
-            continue;
-        }
-        let marks = match spec.form {
-            Form::Anthropic(_) => u64::from(history.users().min(2)) * anthropic::MARK.len() as u64,
-            Form::OpenAi(_) => 0,
-        };
-        let mut plan = Plan {
-            bytes: 0,
-            blocks: out.blocks(),
-            hash: out.hash(),
-            messages: out.total() + marks,
-            users: history.users(),
-            dropped,
-            bare_calls: history.bare_calls(),
-        };
-        plan.bytes = plan.length(spec);
-        return Ok(plan);
-    }
+    let mut out = Out::counting();
+    prefix_bytes(spec, &mut out);
+    let mut history = History::new(rows, spec, budget, 0);
+    while history.next(&mut out)? {}
+    let users = history.users();
+    let marks = u64::from(users.min(2)) * anthropic::MARK.len() as u64;
+    let mut plan = Plan {
+        bytes: 0,
+        blocks: out.blocks(),
+        hash: out.hash(),
+        messages: out.total() + marks,
+        users,
+        tail_before: history.tail_before(),
+        changed: history.changed(),
+        bare_calls: history.bare_calls(),
+    };
+    plan.bytes = plan.length(spec);
+    Ok(plan)
 }
 
 /// The hash covers what a cache hit depends on, in the order in which providers read it.
@@ -136,6 +153,14 @@ impl Plan {
         match spec.form {
             Form::Anthropic(fields) => anthropic::head(spec, &fields, self.bare_calls),
             Form::OpenAi(fields) => openai::head(spec, &fields),
+        }
+    }
+
+    /// What a cache depends on besides the bytes: how the model is to think.
+    pub fn shape(&self, spec: &Spec<'_>) -> String {
+        match spec.form {
+            Form::Anthropic(fields) => anthropic::shape(spec, &fields, self.bare_calls),
+            Form::OpenAi(fields) => openai::shape(spec, &fields),
         }
     }
 
@@ -169,7 +194,7 @@ impl<'a, R: Rows> Body<'a, R> {
         Body {
             spec,
             plan,
-            history: History::new(rows, spec, budget, plan.dropped, plan.users),
+            history: History::new(rows, spec, budget, plan.users),
             out: Out::keeping(),
             at: 0,
             stage: Stage::Head,

@@ -12,18 +12,29 @@ pub struct Out {
     /// the hash as it was at the end of the last block
     at_block: Option<Sha256>,
     blocks: u32,
+    /// the hash that is to be met after so many blocks
+    expected: Option<(u32, String)>,
+    met: bool,
 }
 
 impl Out {
     /// Counts and hashes, and keeps nothing but the piece at hand.
     pub fn counting() -> Out {
         let hash = Sha256::new();
-        Out { bytes: Vec::new(), cleared: 0, at_block: Some(hash.clone()), hash: Some(hash), blocks: 0 }
+        Out { at_block: Some(hash.clone()), hash: Some(hash), ..Out::keeping() }
     }
 
     /// Keeps bytes until they are cleared, without hashing them.
     pub fn keeping() -> Out {
-        Out { bytes: Vec::new(), cleared: 0, hash: None, at_block: None, blocks: 0 }
+        Out {
+            bytes: Vec::new(),
+            cleared: 0,
+            hash: None,
+            at_block: None,
+            blocks: 0,
+            expected: None,
+            met: false,
+        }
     }
 
     /// Bytes as they are.
@@ -60,6 +71,33 @@ impl Out {
         self.blocks += 1;
         if self.hash.is_some() {
             self.at_block.clone_from(&self.hash);
+            self.compare();
+        }
+    }
+
+    /// Says what the hash was after so many blocks when it was made before.
+    pub fn expect(&mut self, blocks: u32, hash: String) {
+        self.met = false;
+        self.expected = self.hash.is_some().then_some((blocks, hash));
+        self.compare();
+    }
+
+    /// Whether the last expectation came true; asked once.
+    pub fn met(&mut self) -> bool {
+        self.expected = None;
+        std::mem::take(&mut self.met)
+    }
+
+    /// Whether bytes are counted and hashed.
+    pub fn counts(&self) -> bool {
+        self.hash.is_some()
+    }
+
+    fn compare(&mut self) {
+        if self.expected.as_ref().is_some_and(|(blocks, _)| *blocks == self.blocks)
+            && let Some((_, hash)) = self.expected.take()
+        {
+            self.met = hash == self.hash();
         }
     }
 

@@ -1,7 +1,9 @@
 //! The wire against any log: a log as a list, a strict checker of what the real API refuses, and random logs.
 
 use super::*;
+use crate::agent::provider::facts::Facts;
 use crate::config::ApiKind;
+use crate::store::Summary;
 use proptest::prelude::*;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -28,15 +30,24 @@ impl Log {
     }
 
     fn note_step(&mut self, turn: u32, step: u32, model: &str, outcome: StepOutcome) {
-        let told = Step {
-            step,
-            model: model.to_owned(),
-            outcome,
-            usage: Usage::default(),
-            prefix_blocks: 0,
-            prefix_hash: String::new(),
-        };
+        let told = Step { outcome, ..Step::new(step, 0, model.to_owned()) };
         self.steps.insert((TurnNo(turn), step), told);
+    }
+
+    /// As the store finds it.
+    fn generation(&self) -> Generation {
+        let mut generation = Generation::default();
+        for row in self.rows.iter().filter(|row| row.kind == Kind::System) {
+            let data: SystemData = serde_json::from_str(&row.data).unwrap();
+            match (data.kind.as_str(), data.upto) {
+                ("compacted", Some(upto)) => {
+                    generation = Generation { since: row.seq, summary: Some(Summary { seq: row.seq, upto }) };
+                }
+                ("thinking-dropped" | "model-changed", _) => generation.since = row.seq,
+                _ => {}
+            }
+        }
+        generation
     }
 }
 
@@ -127,10 +138,11 @@ fn prefix() -> Prefix {
     }
 }
 
-fn spec(prefix: &Prefix, kind: ApiKind, upto: Seq) -> Spec<'_> {
+fn spec<'a>(prefix: &'a Prefix, kind: ApiKind, log: &Log, upto: Seq) -> Spec<'a> {
     let form = match kind {
         ApiKind::Anthropic => {
-            Form::Anthropic(anthropic::Fields::of("claude-sonnet-5-5", "https://api.anthropic.com", 16_000))
+            let facts = Facts::by_name("claude-sonnet-5-5", "https://api.anthropic.com");
+            Form::Anthropic(anthropic::Fields::of(&facts, 16_000))
         }
         _ => Form::OpenAi(openai::Fields {
             stream_options: true,
@@ -142,8 +154,7 @@ fn spec(prefix: &Prefix, kind: ApiKind, upto: Seq) -> Spec<'_> {
         }),
     };
     Spec {
-        tab: TabNo(1),
-        upto,
+        part: Part { tab: TabNo(1), upto, generation: log.generation(), closing: None },
         prefix,
         model_id: MODEL.to_owned(),
         model: "claude-sonnet-5-5",
@@ -156,7 +167,7 @@ fn spec(prefix: &Prefix, kind: ApiKind, upto: Seq) -> Spec<'_> {
 /// The body up to a row, read in odd pieces, with its plan; checks that both passes agree.
 fn body(log: &Log, kind: ApiKind, upto: Seq) -> (String, Plan) {
     let prefix = prefix();
-    let spec = spec(&prefix, kind, upto);
+    let spec = spec(&prefix, kind, log, upto);
     let plan = plan(log, &spec, &Budget::ROUTER).unwrap();
     let mut body = Body::new(log, &spec, &Budget::ROUTER, &plan);
     let mut bytes = Vec::new();
@@ -236,10 +247,14 @@ fn check_anthropic(body: &str) {
 fn check_openai(body: &str) {
     let value: Value = serde_json::from_str(body).unwrap();
     let mut due: Vec<String> = Vec::new();
+    let mut ids = HashSet::new();
     let mut last_role = "";
-    for message in value["messages"].as_array().unwrap() {
+    for (at, message) in value["messages"].as_array().unwrap().iter().enumerate() {
         let role = message["role"].as_str().unwrap();
         assert!(message["content"].is_string(), "content is never left out");
+        assert_eq!(role == "system", at == 0, "one system message, and that first");
+        assert!(role != "user" || last_role != "tool", "a user right after a tool");
+        assert!(role != "assistant" || last_role != "system", "the first after the system is the user");
         if role == "tool" {
             assert_eq!(
                 due.remove(0),
@@ -253,7 +268,10 @@ fn check_openai(body: &str) {
         for call in message["tool_calls"].as_array().unwrap_or(&Vec::new()) {
             let arguments = call["function"]["arguments"].as_str().unwrap();
             assert!(serde_json::from_str::<Value>(arguments).unwrap().is_object());
-            due.push(call["id"].as_str().unwrap().to_owned());
+            let id = call["id"].as_str().unwrap();
+            assert!(id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}");
+            assert!(ids.insert(id.to_owned()), "ids must be unique");
+            due.push(id.to_owned());
         }
         last_role = role;
     }
@@ -329,10 +347,11 @@ fn a_turn_for_chat_completions_byte_for_byte() {
             r#"[{"role":"system","content":"Be \"brief\".\n"},"#,
             r#"{"role":"user","content":"how \"are\" you\n"},"#,
             r#"{"role":"assistant","content":"let me look","reasoning_content":"hm","tool_calls":["#,
-            r#"{"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}},"#,
-            r#"{"id":"b","type":"function","function":{"name":"f","arguments":"{}"}}]},"#,
-            r#"{"role":"tool","tool_call_id":"a","content":"output"},"#,
-            r#"{"role":"tool","tool_call_id":"b","content":""},"#,
+            r#"{"id":"ObhidonGO","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}},"#,
+            r#"{"id":"CTkmCmHol","type":"function","function":{"name":"f","arguments":"{}"}}]},"#,
+            r#"{"role":"tool","tool_call_id":"ObhidonGO","content":"output"},"#,
+            r#"{"role":"tool","tool_call_id":"CTkmCmHol","content":""},"#,
+            r#"{"role":"assistant","content":"Noted."},"#,
             r#"{"role":"user","content":"and be quick"},{"role":"assistant","content":"fine"},"#,
             r#"{"role":"user","content":"good"}]}"#,
         ]
@@ -447,6 +466,138 @@ fn thinking_goes_back_only_signed_and_to_the_same_model() {
     assert_eq!(kinds(&log), ["text"]);
 }
 
+/// A text of the owner that came while the tools ran made the answer before it seem to have no calls, so
+/// thinking with a budget was asked for, and the provider refused every request of this turn.
+#[test]
+fn whether_the_last_answer_begins_with_thinking_holds_until_the_next_answer() {
+    let bare = |log: &Log| body(log, ApiKind::Anthropic, log.rows.len() as Seq).1.bare_calls;
+    let mut log = Log::of(vec![user("a"), text(1, 1, 0, 0, "one"), call(1, 1, "x", "{}", 0)]);
+    log.push(result(1, 1, "x", "r", 0, Some(false)));
+    log.calls.insert("x".into(), CallState::Good);
+    log.note_step(1, 1, MODEL, StepOutcome::Whole);
+    assert!(bare(&log));
+    log.push(user("meanwhile"));
+    assert!(bare(&log), "the owner's text is in the same message as the results");
+    log.push(text(1, 2, 0, 0, "refused"));
+    log.note_step(1, 2, MODEL, StepOutcome::Refused);
+    log.push(user("more"));
+    assert!(bare(&log), "a refused answer is not there");
+    log.push(text(1, 3, 0, 0, "two"));
+    log.note_step(1, 3, MODEL, StepOutcome::Whole);
+    log.push(user("b"));
+    assert!(!bare(&log));
+    log.push(thinking(1, 4, 0, "hm", Some("SIG")));
+    log.push(call(1, 4, "y", "{}", 0));
+    log.push(result(1, 4, "y", "r", 0, Some(false)));
+    log.calls.insert("y".into(), CallState::Good);
+    log.note_step(1, 4, MODEL, StepOutcome::Whole);
+    assert!(!bare(&log));
+}
+
+fn system(kind: &str, text: &str, upto: Option<Seq>) -> Row {
+    let data = SystemData { kind: kind.into(), text: text.into(), upto, ..Default::default() };
+    row(9, 1, Role::System, Kind::System, json(&data))
+}
+
+#[test]
+fn after_a_summary_the_wire_begins_with_it_and_bears_no_earlier_thinking() {
+    let mut log = rich();
+    // Rows 1 to 6 are a message, and an answer with thinking and calls; their results come after.
+    log.push(system("compacted", "It is about f.", Some(11)));
+    log.push(user("go on"));
+    for kind in [ApiKind::Anthropic, ApiKind::OpenAi] {
+        let (body, _) = body(&log, kind, log.rows.len() as Seq);
+        if kind == ApiKind::Anthropic {
+            check_anthropic(&body)
+        } else {
+            check_openai(&body)
+        }
+        let text = "The conversation before this was replaced by this summary of it:\\n\\nIt is about f.";
+        assert!(body.contains(text), "{body}");
+        assert!(!body.contains("how \\\"are\\\" you") && !body.contains("output"), "{body}");
+        assert!(body.contains("fine") && body.contains("go on"), "{body}");
+    }
+    let mut log = Log::of(vec![user("a"), text(1, 1, 0, 0, "x"), user("b"), text(2, 1, 0, 0, "y")]);
+    log.push(thinking(2, 1, 1, "hm", Some("S")));
+    log.push(user("c"));
+    log.note_step(1, 1, MODEL, StepOutcome::Whole);
+    log.note_step(2, 1, MODEL, StepOutcome::Whole);
+    assert!(body(&log, ApiKind::Anthropic, 6).0.contains(r#""thinking":"hm""#));
+    log.push(system("compacted", "s", Some(2)));
+    assert!(!body(&log, ApiKind::Anthropic, 7).0.contains(r#""thinking":"hm""#));
+}
+
+#[test]
+fn a_summary_that_cannot_be_read_is_an_error_and_not_a_request_without_it() {
+    let mut log = Log::of(vec![user("a"), text(1, 1, 0, 0, "x"), user("b")]);
+    let prefix = prefix();
+    let mut spec = spec(&prefix, ApiKind::Anthropic, &log, 3);
+    spec.part.generation = Generation { since: 3, summary: Some(Summary { seq: 3, upto: 1 }) };
+    log.rows[2].data = "broken".into();
+    assert!(
+        matches!(plan(&log, &spec, &Budget::ROUTER), Err(StoreError::Broken(text)) if text.contains("row 3"))
+    );
+}
+
+#[test]
+fn the_text_that_asks_for_a_summary_comes_last_whatever_stands_before_it() {
+    let log = rich();
+    for kind in [ApiKind::Anthropic, ApiKind::OpenAi] {
+        for upto in [9, 10, 11, 14] {
+            let prefix = prefix();
+            let mut spec = spec(&prefix, kind, &log, upto);
+            spec.part.closing = Some("Sum up.");
+            let plan = plan(&log, &spec, &Budget::ROUTER).unwrap();
+            let mut text = String::new();
+            Body::new(&log, &spec, &Budget::ROUTER, &plan).read_to_string(&mut text).unwrap();
+            if kind == ApiKind::Anthropic {
+                check_anthropic(&text)
+            } else {
+                check_openai(&text)
+            }
+            let last = messages(&text).pop().unwrap();
+            assert_eq!(last["role"], "user");
+            assert!(text.trim_end_matches(['"', ']', '}']).contains("Sum up."), "{text}");
+        }
+    }
+}
+
+/// A log whose steps tell what their requests were.
+fn noted(log: &mut Log, kind: ApiKind, step: u32, upto: Seq) {
+    let plan = body(log, kind, upto).1;
+    let told = log.steps.get_mut(&(TurnNo(1), step)).unwrap();
+    (told.prefix_blocks, told.prefix_hash) = (plan.blocks, plan.hash);
+}
+
+#[test]
+fn blocks_that_are_no_longer_what_they_were_are_found_with_their_row() {
+    for kind in [ApiKind::Anthropic, ApiKind::OpenAi] {
+        let mut log = rich();
+        noted(&mut log, kind, 1, 1);
+        noted(&mut log, kind, 2, 10);
+        let changed = |log: &Log| body(log, kind, log.rows.len() as Seq).1.changed;
+        assert_eq!(changed(&log), None);
+        let mut first = log.clone();
+        first.rows[0] = Row { seq: 1, ..user("another") };
+        assert_eq!(changed(&first), Some(Changed { block: 1, row: 1 }));
+        let mut later = log.clone();
+        later.rows[2].data = later.rows[2].data.replace("let me", "let us");
+        let Some(Changed { block: 2, row: 2 }) = changed(&later) else {
+            panic!("{kind:?}: {:?}", changed(&later));
+        };
+        let mut longer = log.clone();
+        longer.rows[9] = Row { seq: 10, ..system("notice", "", None) };
+        assert!(changed(&longer).is_some(), "a block fewer");
+        // A change at the end is none: it was not sent yet.
+        let mut fresh = log.clone();
+        fresh.rows[12] = Row { seq: 13, ..user("other") };
+        assert_eq!(changed(&fresh), None);
+        // A new generation has no earlier requests.
+        later.push(system("model-changed", "", None));
+        assert_eq!(changed(&later), None);
+    }
+}
+
 #[test]
 fn text_after_a_call_stands_before_it_in_chat_completions() {
     let mut log =
@@ -460,26 +611,51 @@ fn text_after_a_call_stands_before_it_in_chat_completions() {
 }
 
 #[test]
-fn thinking_takes_the_form_of_the_models_family() {
+fn thinking_takes_the_form_that_the_model_takes() {
     use anthropic::{Fields, Thinking};
-    let of = |model: &str, url: &str| Fields::of(model, url, 16_000);
-    let own = "https://api.anthropic.com/v1";
-    for model in
-        ["claude-sonnet-5-5", "claude-opus-4-6", "claude-opus-4.8", "claude-haiku-5-5-20261001", "fable-5"]
-    {
-        assert_eq!(of(model, own), Fields { thinking: Thinking::Adaptive, effort: true }, "{model}");
+    let of = |model: &str, max_tokens| {
+        Fields::of(&Facts::by_name(model, "https://api.anthropic.com/v1"), max_tokens)
+    };
+    for (model, thinking, effort) in [
+        ("claude-sonnet-5-5", Thinking::Adaptive, true),
+        ("claude-opus-4-6", Thinking::Adaptive, true),
+        ("claude-opus-4-5-20251101", Thinking::Budget(8000), true),
+        ("claude-sonnet-4-5", Thinking::Budget(8000), false),
+        ("claude-haiku-4.5", Thinking::Budget(8000), false),
+        ("claude-sonnet-4-20250514", Thinking::Unasked, false),
+    ] {
+        assert_eq!(of(model, 16_000), Fields { thinking, effort }, "{model}");
     }
-    for (model, effort) in
-        [("claude-opus-4-5-20251101", true), ("claude-sonnet-4-5", false), ("claude-haiku-4.5", false)]
-    {
-        assert_eq!(of(model, own), Fields { thinking: Thinking::Budget(8000), effort }, "{model}");
+    assert_eq!(of("claude-haiku-4-5", 1000).thinking, Thinking::Unasked);
+    assert_eq!(of("claude-haiku-4-5", 64_000).thinking, Thinking::Budget(8192));
+    let unknown = Fields::of(&Facts::by_name("gemma3", "http://127.0.0.1:8080"), 16_000);
+    assert_eq!(unknown, Fields { thinking: Thinking::Unasked, effort: false });
+}
+
+#[test]
+fn ids_in_chat_completions_are_nine_letters_and_digits() {
+    use openai::wire_id;
+    for id in ["call_0", "", "chatcmpl-tool-0123456789abcdef", "ABCDEFGH-", "é1234567", "0123456789"] {
+        let made = wire_id(id);
+        assert!(made.len() == 9 && made.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{made}");
+        assert_eq!(wire_id(&made), made, "an id that is right stays");
     }
-    for model in ["claude-3-5-haiku-latest", "claude-opus-4-1", "claude-sonnet-4-20250514"] {
-        assert_eq!(of(model, own).thinking, Thinking::Unasked, "{model}");
-    }
-    assert_eq!(of("gemma3", "http://127.0.0.1:8080").thinking, Thinking::Unasked);
-    assert_eq!(of("anthropic/claude-sonnet-5", "https://openrouter.ai/api").thinking, Thinking::Adaptive);
-    assert_eq!(Fields::of("claude-haiku-4-5", own, 1000).thinking, Thinking::Unasked);
+    assert_eq!(wire_id("c00000042"), "c00000042");
+    // Written down, since an id that changed with a version would move the prefix of every tab.
+    assert_eq!(wire_id("call_0"), "45JoVn4qR");
+    let all: HashSet<String> = (0..20_000).map(|at| wire_id(&format!("call_{at}")).into_owned()).collect();
+    assert_eq!(all.len(), 20_000);
+}
+
+#[test]
+fn the_assistant_speaks_between_a_result_and_the_owner_and_nowhere_else() {
+    let log = rich();
+    let (body, _) = body(&log, ApiKind::OpenAi, 14);
+    assert_eq!(body.matches(openai::NOTE).count(), 1);
+    // Nobody answered the result yet: there is no note before there is something to note.
+    let (before, _) = super::tests::body(&log, ApiKind::OpenAi, 10);
+    assert!(!before.contains(openai::NOTE));
+    assert!(body.starts_with(before.strip_suffix("]}").unwrap()));
 }
 
 #[test]
@@ -503,7 +679,7 @@ fn a_broken_store_ends_the_body_with_its_error() {
     }
     let broken = Broken(Log::of(vec![user(&"x".repeat(30_000)), user(&"y".repeat(30_000))]), 0.into());
     let prefix = prefix();
-    let spec = spec(&prefix, ApiKind::OpenAi, 2);
+    let spec = spec(&prefix, ApiKind::OpenAi, &broken.0, 2);
     let plan = plan(&broken, &spec, &Budget::ROUTER).unwrap();
     let mut body = Body::new(&broken, &spec, &Budget::ROUTER, &plan);
     assert!(body.read_to_end(&mut Vec::new()).is_err());
@@ -640,7 +816,8 @@ proptest! {
         let (openai, _) = body(&log, ApiKind::OpenAi, upto);
         check_openai(&openai);
         let all = messages(&openai);
-        let said = all.iter().filter(|m| m["role"] != "tool").skip(1).map(|m| m["content"].as_str().unwrap());
+        let said = all.iter().filter(|m| m["role"] != "tool" && m["content"] != "Noted.").skip(1);
+        let said = said.map(|m| m["content"].as_str().unwrap());
         let said: Vec<&str> = said.filter(|text| !text.is_empty()).collect();
         prop_assert_eq!(said.join("\n\n"), texts.join("\n\n"));
     }
@@ -656,18 +833,21 @@ proptest! {
             .map(|(row, _)| row.seq)
             .chain([log.rows.len() as Seq])
             .collect();
-        let mut before: Option<(String, u32)> = None;
-        for upto in ends {
-            let (text, plan) = body(&log, ApiKind::Anthropic, upto);
-            let text = without_marks(&text);
-            let text = text.strip_suffix("]}").unwrap();
-            if let Some((old, blocks)) = &before {
-                // The last message may go on with further blocks: all but its end is the same.
-                let old = old.strip_suffix("]}").unwrap_or(old);
-                prop_assert!(text.starts_with(old), "{}\n---\n{}", old, text);
-                prop_assert!(plan.blocks >= *blocks);
+        for kind in [ApiKind::Anthropic, ApiKind::OpenAi] {
+            let mut before: Option<(String, u32)> = None;
+            for upto in &ends {
+                let (text, plan) = body(&log, kind, *upto);
+                let text = without_marks(&text);
+                let text = text.strip_suffix("]}").unwrap();
+                if let Some((old, blocks)) = &before {
+                    // The last message may go on with further blocks or text: all but its end is the same.
+                    let end = if kind == ApiKind::Anthropic { "]}" } else { "\"}" };
+                    let old = old.strip_suffix(end).unwrap_or(old);
+                    prop_assert!(text.starts_with(old), "{}\n---\n{}", old, text);
+                    prop_assert!(plan.blocks >= *blocks);
+                }
+                before = Some((text.to_owned(), plan.blocks));
             }
-            before = Some((text.to_owned(), plan.blocks));
         }
     }
 }

@@ -107,16 +107,26 @@ fn turn_json(turn: &Turn) -> String {
         model: &'a str,
         usage: Usage,
         prefix: Prefix<'a>,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        compaction: bool,
     }
     #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
     struct Prefix<'a> {
         blocks: u32,
         hash: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        miss_cause: Option<&'a str>,
     }
     let steps = turn.steps.iter().map(|step| StepOut {
         model: &step.model,
         usage: step.usage,
-        prefix: Prefix { blocks: step.prefix_blocks, hash: &step.prefix_hash },
+        prefix: Prefix {
+            blocks: step.prefix_blocks,
+            hash: &step.prefix_hash,
+            miss_cause: step.miss.as_deref(),
+        },
+        compaction: step.attempt > 0,
     });
     crate::chunk::json(&Out {
         turn_id: turn.turn,
