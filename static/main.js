@@ -1,4 +1,7 @@
-/** The page: makes the parts, joins them, and follows the address (`#/t7`, `#/t7/350` for a row, `#/new`, `#/device`). */
+/**
+ * The page: makes the parts, joins them, and follows the address (`#/t7`, `#/t7/350` for a row, `#/new`,
+ * `#/device`).
+ */
 
 import { Api } from './core/api.js';
 import { Session } from './core/session.js';

@@ -54,8 +54,8 @@ impl Mailbox {
     }
 
     /// The tab whose movements wake the client's thread. To be set inside [`crate::agent::Agent::look`], so
-    /// that snapshot and subscription are one moment: what notes told of a visible tab until then stands in the
-    /// snapshot, so they are dropped. Told after it, they would begin and end turns a second time.
+    /// that snapshot and subscription are one moment: what notes told of a visible tab until then stands in
+    /// the snapshot, so they are dropped. Told after it, they would begin and end turns a second time.
     pub fn show(&self, tab: Option<TabNo>) {
         self.visible.store(tab.map_or(0, |tab| tab.0), SeqCst);
         let mut queue = self.lock();

@@ -35,7 +35,8 @@ export function keyOf(row) {
     case 'text':
       return row.role === 'user' ? `user:${data.clientId}` : `row:${row.seq}`;
     default:
-      return `row:${row.seq}`;
+      // Not as a text: after a crash a seq may be another row's.
+      return `${row.type}:${row.seq}`;
   }
 }
 
@@ -153,7 +154,8 @@ export function toolState(item) {
 
 /** What must be equal for an item's shown form to stay as it is. @param {Item} item */
 export function signature(item) {
-  const seqs = item.rows.length ? `${item.rows[0].seq}-${item.rows[item.rows.length - 1].seq}` : '';
+  const last = item.rows[item.rows.length - 1];
+  const seqs = last ? `${item.rows[0].seq}-${last.seq}@${last.createdAt}` : '';
   return `${seqs}/${item.results.map((row) => row.seq).join()}/${item.open}/${item.live}/${item.joined}`;
 }
 

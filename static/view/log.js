@@ -19,6 +19,8 @@ import { sumButton } from './sum.js';
 const OPENED_MAX = 500;
 /** Longest that older rows wait for a finger's momentum to end. */
 const MOMENTUM_MS = 600;
+/** New rows that one frame shows at most: after a pause of the page many may have come at once. */
+const FRAME_ROWS = 20;
 
 export class LogView {
   /** @param {HTMLElement} box @param {import('../core/session.js').Session} session @param {object} deeds */
@@ -45,6 +47,8 @@ export class LogView {
     this.dirty = false;
     this.grown = false;
     this.waitedSince = 0;
+    /** the newest row that is shown */
+    this.drawn = 0;
     /** a seq to be brought into view once it is there */
     this.target = 0;
     session.eye = () => this.#eye();
@@ -80,6 +84,7 @@ export class LogView {
   cleared(target) {
     this.opened.clear();
     this.target = target;
+    this.drawn = 0;
     this.turns.replaceChildren();
     this.shown.clear();
     this.changed();
@@ -153,7 +158,7 @@ export class LogView {
     const log = this.session.window;
     this.openItem = null;
     if (this.opened.size > OPENED_MAX) this.opened.clear();
-    const turns = log ? project(log.rows, log.open, log.turnId) : [];
+    const turns = log ? this.#due(log) : [];
     sync(
       this.turns,
       turns,
@@ -163,6 +168,16 @@ export class LogView {
     );
     this.#showPendings();
     this.#showEmpty();
+  }
+
+  /** The turns to be shown now; at the end, what is new comes in portions, a frame each. */
+  #due(log) {
+    const upto = this.drawn + FRAME_ROWS;
+    const some = log.following && this.drawn >= log.oldest && upto < log.newest;
+    this.drawn = some ? upto : log.newest;
+    if (!some) return project(log.rows, log.open, log.turnId);
+    this.changed();
+    return project(log.rows.slice(0, upto + 1 - log.oldest), null, log.turnId);
   }
 
   #makeTurn(turn) {

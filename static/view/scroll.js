@@ -156,6 +156,8 @@ export class Scroller {
   keep(change) {
     // At the end the observer sees the column change, once the page is laid out anyway.
     if (this.on.following()) return change();
+    // What was resized since the page was last laid out is not known here otherwise.
+    this.#restore();
     const marks = this.#marks();
     change();
     const mark = marks.find(({ node }) => node.isConnected);
@@ -165,7 +167,11 @@ export class Scroller {
 
   /** What was laid out late, above or around: the end, or what the reader looks at, is where it was. */
   #resized() {
-    if (this.on.following()) return this.pin();
+    if (this.on.following()) this.pin();
+    else this.#restore();
+  }
+
+  #restore() {
     const { mark } = this;
     if (mark && mark.node.isConnected) this.#shift(mark.node.getBoundingClientRect().top - mark.top);
     else this.#look();
@@ -200,10 +206,11 @@ export class Scroller {
 
   /**
    * Runs a change that the reader asked for at `node`, such as opening it; the node stays under the
-   * pointer.
+   * pointer, and one that is out of sight above moves nothing.
    */
   hold(node, change) {
-    const { top } = node.getBoundingClientRect();
+    const { top, bottom } = node.getBoundingClientRect();
+    if (bottom <= this.box.getBoundingClientRect().top) return this.keep(change);
     const followed = this.on.following();
     change();
     this.#shift(node.getBoundingClientRect().top - top);

@@ -71,10 +71,16 @@ export async function taskWatch(page) {
         window.__observer.disconnect();
         return window.__tasks;
       });
+      /** What the kernel had counted at a time, between two looks in proportion. */
+      const counted = (name, at) => {
+        const next = looks.findIndex((look) => look.at >= at);
+        if (next <= 0) return (next === 0 ? looks[0] : looks.at(-1))[name];
+        const [a, b] = [looks[next - 1], looks[next]];
+        return a[name] + ((b[name] - a[name]) * (at - a.at)) / Math.max(1, b.at - a.at);
+      };
       return tasks.map(([at, wall]) => {
-        const first = looks.findLast((look) => look.at <= at) ?? looks[0];
-        const last = looks.find((look) => look.at >= at + wall) ?? looks.at(-1);
-        const own = Math.min(wall - Math.max(0, last.waited - first.waited), last.ran - first.ran);
+        const [ran, waited] = ['ran', 'waited'].map((name) => counted(name, at + wall) - counted(name, at));
+        const own = Math.min(wall - waited, ran);
         return { after: Math.round(at - began), wall: Math.round(wall), own: Math.round(own) };
       });
     };

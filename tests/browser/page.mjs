@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import fs from 'node:fs';
 import { chromium } from 'playwright-core';
-import { atEnd } from '../fixture.mjs';
+import { atEnd, until } from '../fixture.mjs';
 
 const PATHS = [
   process.env.SISKIN_CHROMIUM,
@@ -129,3 +129,27 @@ export const tokenOf = (page) =>
       .join(' ')
       .match(/[\w-]{43,}/)[0],
   );
+
+/** Loads the page anew such that the test can cut its connection: gives a function that does so. */
+export async function cuttable(page) {
+  await page.addInitScript(() => {
+    window.WebSocket = class extends WebSocket {
+      constructor(...given) {
+        super(...given);
+        window.__cut = () => this.close();
+      }
+    };
+  });
+  let sockets = 0;
+  page.on('websocket', () => {
+    sockets += 1;
+  });
+  await page.reload();
+  await field(page).waitFor({ timeout: 10_000 });
+  return async () => {
+    const before = sockets;
+    await page.evaluate(() => window.__cut());
+    await until(() => sockets > before, 'a new connection');
+    await page.locator('#banner').waitFor({ state: 'hidden' });
+  };
+}

@@ -105,3 +105,29 @@ test('nothing moves under a reader while a turn fills the window and goes on', a
   await upTo(page, 'Stream 700 chunks');
   assert.ok((await most()) <= LIMIT, `${await most()} rows while going back`);
 });
+
+test('on a tall screen, where both edges are near, a reader who rests asks for nothing', async (t) => {
+  const siskin = await Siskin.start(t, { demo: true, pair: false });
+  const page = await paired(t, siskin, { viewport: { width: 1280, height: 1500 } });
+  let asked = 0;
+  page.on('websocket', (socket) =>
+    socket.on('framesent', ({ payload }) => {
+      if (/"type":"(older|newer)"/.test(payload)) asked += 1;
+    }),
+  );
+  await page.reload();
+  await ask(page, 'Make 190 calls with 0 ms');
+  await log(page).getByText('Made 190 calls').waitFor({ timeout: 60_000 });
+  await rested(page);
+  await log(page).hover();
+  for (const way of [-1, -1, -1, 1, -1]) {
+    await page.mouse.wheel(0, way * 400);
+    await sleep(500);
+    const before = asked;
+    await sleep(600);
+    assert.ok(asked - before <= 1, `${asked - before} pages asked for at rest`);
+  }
+  // And the first row is still reached.
+  await upTo(page, 'Make 190 calls with');
+  assert.ok(asked > 0 && asked < 30, `${asked} pages`);
+});

@@ -143,6 +143,15 @@ test('the open chunk is the last row of its item, and sealing it keeps the key',
   assert.notEqual(signature(before), signature(after));
 });
 
+test('a seq that is another row after a crash is another item, or shown anew', () => {
+  const [before] = items([row(4)]);
+  const [other] = items([row(4, { type: 'system', role: 'system', kind: 'interrupted', text: 'x' })]);
+  assert.notEqual(before.key, other.key);
+  const [later] = items([{ ...row(4), createdAt: 9 }]);
+  assert.equal(before.key, later.key);
+  assert.notEqual(signature(before), signature(later));
+});
+
 test('a tool is written, runs, ends, fails, is cut, or was left without a result', () => {
   const state = (rows, open, live) => toolState(items(rows, open, live)[0]).state;
   assert.equal(state([], call(1, 'a'), 'u1'), 'writing');

@@ -351,3 +351,98 @@ test('rows of an earlier page are shown at once, and replaced by the server’s'
   at.socket.frame(windowFrame('t1', rows(5, 9)));
   assert.equal(at.session.window.oldest, 5);
 });
+
+test('frames of an older view are not taken into a tab that is being opened', () => {
+  const at = shown();
+  at.session.show('t2');
+  at.session.show('t1');
+  const [, , last] = at.socket.frames('open');
+  at.socket.frame({ type: 'chunk', tab: 't1', chunk: row(6), total: 6 });
+  at.socket.frame({ ...windowFrame('t1', rows(1, 6)), req: last.req - 2 });
+  assert.equal(at.session.window.rows.length, 0);
+  at.socket.frame({ ...windowFrame('t1', rows(1, 7)), req: last.req });
+  at.socket.frame({ type: 'chunk', tab: 't1', chunk: row(8), total: 8 });
+  assert.equal(at.session.window.newest, 8);
+});
+
+test('a refused open does not make the page deaf', () => {
+  const at = shown();
+  at.session.show('t2');
+  const { req } = at.socket.frames('open').at(-1);
+  at.socket.frame({ type: 'error', req, code: 'not_found', message: 'there is no such tab' });
+  at.socket.frame({ ...windowFrame('t2', rows(1, 3)), req: undefined });
+  assert.equal(at.session.window.newest, 3);
+});
+
+test('a reader whose window cannot be kept is taken to what was looked at, not to its oldest row', () => {
+  const at = shown(rows(1, 30));
+  at.session.follow(false);
+  at.session.eye = () => 23;
+  at.socket.onclose({ code: 1006 });
+  at.clock.go(1000);
+  at.welcome({ epoch: 'e2', resumed: false });
+  const [asked] = at.socket.frames('open');
+  assert.equal(asked.around, 23);
+  // What the server sends by itself is not shown on the way.
+  at.socket.frame({ ...windowFrame('t1', rows(1, 10), { following: false, total: 40 }), req: undefined });
+  assert.equal(at.session.window.newest, 30);
+  at.socket.frame(windowFrame('t1', rows(13, 33), { following: false, total: 40 }));
+  assert.deepEqual([at.session.window.oldest, at.session.window.newest], [13, 33]);
+});
+
+test('who follows is not asked where to, and a window that is kept is not opened', () => {
+  for (const more of [{ resumed: false }, { resumed: true }]) {
+    const at = shown(rows(1, 30));
+    if (more.resumed) at.session.follow(false);
+    at.session.eye = () => 23;
+    at.socket.onclose({ code: 1006 });
+    at.clock.go(1000);
+    at.welcome(more);
+    assert.equal(at.socket.frames('open').length, 0);
+  }
+});
+
+test('a row is gone to as one who reads, with nothing new below', () => {
+  const at = shown(rows(900, 950));
+  at.session.show('t1', 300);
+  assert.equal(at.socket.frames('open').at(-1).around, 300);
+  at.socket.frame(windowFrame('t1', rows(290, 310), { following: false, total: 950 }));
+  assert.equal(at.session.window.following, false);
+  assert.equal(at.session.news, 0);
+  at.socket.frame({ type: 'tail', tab: 't1', newest: 953, total: 953 });
+  assert.equal(at.session.news, 3);
+});
+
+test('a row to go to is still gone to if the connection comes later', () => {
+  const at = made();
+  at.socket.onclose({ code: 1006 });
+  at.session.show('t1', 300);
+  at.clock.go(1000);
+  at.welcome();
+  assert.equal(at.socket.frames('open').at(-1).around, 300);
+});
+
+test('what was seen is written down now and then, not once a row', () => {
+  const at = shown();
+  let writes = 0;
+  const { set } = at.session.storage;
+  at.session.storage.set = (key, value) => {
+    writes += key === 'seen' ? 1 : 0;
+    set(key, value);
+  };
+  for (let seq = 6; seq < 36; seq += 1) {
+    at.socket.frame({ type: 'chunk', tab: 't1', chunk: row(seq), total: seq });
+  }
+  assert.equal(writes, 0);
+  at.clock.go(1000);
+  assert.equal(writes, 1);
+  assert.equal(at.session.storage.get('seen').t1, 35);
+});
+
+test('limits that change are the second wall at once', () => {
+  const at = shown(rows(1, 35));
+  at.socket.frame({ type: 'evict', tab: 't1', before: 16 });
+  at.socket.frame({ type: 'limits', chunkLimit: 26, byteLimit: LIMITS.byteLimit });
+  assert.equal(at.socket.frames('open').length, 1, 'within the new limits nothing is opened anew');
+  assert.equal(at.session.window.limits.chunkLimit, 26);
+});
