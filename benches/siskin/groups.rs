@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 const SECOND: Duration = Duration::from_secs(1);
 /// After this time without a turn, a server has given back what it does not need at rest.
 const REST: Duration = Duration::from_secs(14);
-const PAUSE: Duration = Duration::from_millis(300);
+/// After this time, what a server does right after a turn is done.
+pub const PAUSE: Duration = Duration::from_millis(300);
 
 /// Rows of the long log, and the data folder that it lies in.
 const LONG_ROWS: u64 = 100_000;
@@ -155,15 +156,15 @@ pub fn delay(scratch: &mut Scratch, report: &mut Report) -> Result<(), Oops> {
     server.stop()
 }
 
-/// What a long log costs: memory, start, pages, request bodies.
+/// What a long log costs: memory, start, pages.
 pub fn long(scratch: &mut Scratch, report: &mut Report) -> Result<(), Oops> {
     let provider = Provider::start()?;
     provider.say(4, DELTA_BYTES, Duration::ZERO);
     let hundred = fill::tab(scratch, "hundred", 100)?;
     let thousand = fill::tab(scratch, "hundred", 1000)?;
     let long = long_tab(scratch, report)?;
-    let used_short = walk(scratch, report, "hundred", &hundred, &provider)?;
-    let used_long = walk(scratch, report, "long", &long, &provider)?;
+    let used_short = walk(scratch, "hundred", &hundred, &provider)?;
+    let used_long = walk(scratch, "long", &long, &provider)?;
     let more = (used_long as f64 - used_short as f64) / 1024.0;
     report.add("RSS after a turn and 20 pages at 100 rows", mib(used_short), "MiB", Goal::None);
     report.add("RSS after the same at 100 000 rows", mib(used_long), "MiB", Goal::None);
@@ -173,7 +174,7 @@ pub fn long(scratch: &mut Scratch, report: &mut Report) -> Result<(), Oops> {
 }
 
 /// Fills the long log, once per run of the bench.
-fn long_tab(scratch: &Scratch, report: &mut Report) -> Result<String, Oops> {
+pub fn long_tab(scratch: &Scratch, report: &mut Report) -> Result<String, Oops> {
     let note = scratch.path.join("long.tab");
     if let Ok(tab) = std::fs::read_to_string(&note) {
         return Ok(tab);
@@ -187,28 +188,11 @@ fn long_tab(scratch: &Scratch, report: &mut Report) -> Result<String, Oops> {
 }
 
 /// Opens a tab, pages back, takes a turn; gives the memory afterwards.
-fn walk(
-    scratch: &mut Scratch,
-    report: &mut Report,
-    data: &str,
-    tab: &str,
-    provider: &Provider,
-) -> Result<u64, Oops> {
+fn walk(scratch: &mut Scratch, data: &str, tab: &str, provider: &Provider) -> Result<u64, Oops> {
     let mut server = Server::start(scratch, data, provider, &[])?;
     let mut socket = Socket::open(&server, tab)?;
     page_back(&mut server.http()?, tab, 20)?;
-    provider.take_seen();
-    let started = Instant::now();
     server.turn(&mut socket, tab)?;
-    let took = started.elapsed();
-    let seen = *provider.take_seen().first().ok_or("no request came")?;
-    if data == "long" {
-        let rate = seen.bytes as f64 / 1e6 / seen.last.duration_since(seen.first).as_secs_f64();
-        report.add("request body of the long log", seen.bytes as f64 / 1e6, "MB", Goal::None);
-        report.add("… streamed from SQLite, first to last byte", rate, "MB/s", Goal::AtLeast(200.0));
-        let whole = seen.bytes as f64 / 1e6 / took.as_secs_f64();
-        report.add("… and with the pass that counts it, whole turn", whole, "MB/s", Goal::None);
-    }
     drop(socket);
     sleep(SECOND);
     let rss = server.rss()?;
