@@ -91,7 +91,6 @@ pub fn without_effect(config: &Config) -> Vec<&'static str> {
         ("sandbox", config.sandbox != Sandbox::Required),
         ("device_shell", config.device_shell),
         ("http_allow", !config.http_allow.is_empty()),
-        ("tokens_per_day", config.tokens_per_day > 0),
         ("notify", !config.notify.is_empty()),
         ("permission", !config.permissions.is_empty()),
     ];
@@ -196,9 +195,9 @@ mod tests {
     #[test]
     fn keys_that_nothing_obeys_are_said() {
         assert_eq!(without_effect(&Config::defaults()), [""; 0]);
-        let config = Config { tokens_per_day: 1, ..Config::defaults() };
-        assert_eq!(without_effect(&config), ["tokens_per_day"]);
-        assert!(local(&config).iter().any(|one| one.text.starts_with("tokens_per_day: read, and without")));
+        let config = Config { device_shell: true, ..Config::defaults() };
+        assert_eq!(without_effect(&config), ["device_shell"]);
+        assert!(local(&config).iter().any(|one| one.text.starts_with("device_shell: read, and without")));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! `effort`, `ttl: SECONDS s`, `minimum: TOKENS`, `lookback`, `block: N (row SEQ)`, `unexplained`.
 
 use super::context::asked;
-use super::wire::{Plan, openai};
+use super::wire::{Changed, openai};
 use crate::chunk::*;
 use crate::config::ApiKind;
 use crate::store::{Prefix, Step, Store, Stored};
@@ -21,17 +21,31 @@ pub struct Pair<'a> {
     pub before: &'a Step,
     /// this one, with its tokens
     pub now: &'a Step,
-    /// what its first pass found
-    pub plan: &'a Plan,
+    /// where its blocks stopped being those of the one before
+    pub changed: Option<Changed>,
+    /// blocks up to its second cache mark
+    pub tail_before: u32,
     /// whose API
     pub kind: ApiKind,
-    /// the fewest tokens that the model caches
-    pub minimum: u64,
+}
+
+/// The fewest tokens that a model caches, by its family; 0: not known.
+fn minimum(kind: ApiKind, model: &str) -> u64 {
+    let name = model.to_ascii_lowercase().replace('.', "-");
+    let is = |part: &str| name.contains(part);
+    match kind {
+        ApiKind::Anthropic if is("opus-4-6") || is("opus-4-5") || is("haiku-4-5") => 4096,
+        ApiKind::Anthropic if is("opus-4-7") => 2048,
+        ApiKind::Anthropic if is("opus-5") || is("sonnet-5-5") || is("fable-5") => 512,
+        ApiKind::Anthropic if is("claude") => 1024,
+        _ => 0,
+    }
 }
 
 /// Why less was read from the cache than the request before had left there; `None` if nothing was lost.
 pub fn miss(store: &Store, tab: TabNo, pair: &Pair<'_>) -> Stored<Option<String>> {
-    let Pair { before, now, plan, kind, minimum } = *pair;
+    let Pair { before, now, kind, .. } = *pair;
+    let minimum = minimum(kind, &now.model);
     let left = match kind {
         ApiKind::Anthropic => before.usage.cache_read + before.usage.cache_write,
         _ => asked(&before.usage),
@@ -49,11 +63,11 @@ pub fn miss(store: &Store, tab: TabNo, pair: &Pair<'_>) -> Stored<Option<String>
     }
     // Many servers of chat completions tell nothing of a cache, or have none.
     let told = kind == ApiKind::Anthropic || before.usage.cache_read > 0 || read > 0;
-    Ok(match plan.changed {
+    Ok(match pair.changed {
         Some(changed) => Some(format!("block: {} (row {})", changed.block, changed.row)),
         None if !told => None,
         None if now.at - before.at > KEPT => Some(format!("ttl: {} s", (now.at - before.at) / 1000)),
-        None if plan.tail_before >= before.prefix_blocks + LOOKBACK => Some("lookback".to_owned()),
+        None if pair.tail_before >= before.prefix_blocks + LOOKBACK => Some("lookback".to_owned()),
         None => Some("unexplained".to_owned()),
     })
 }
@@ -97,4 +111,95 @@ fn prefix_change(old: &Prefix, new: &Prefix) -> String {
     let first = (0..old.len().max(new.len())).find(differs);
     let name = first.and_then(|at| new.get(at).or(old.get(at))).map(|tool| tool.name.get());
     format!("tools: {}", name.unwrap_or_default().trim_matches('"'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Budget;
+    use crate::store::NewTab;
+    use crate::testing::Dir;
+
+    /// A request of 10,000 tokens that read `read` of them and wrote the rest.
+    fn step(read: u64) -> Step {
+        let usage = Usage { input: 10, cache_read: read, cache_write: 9_990 - read, output: 5 };
+        let shape = "effort=high thinking=adaptive".into();
+        Step {
+            at: 1_000_000,
+            prefix: 1,
+            prefix_blocks: 8,
+            usage,
+            shape,
+            ..Step::new(1, 0, "a/claude-opus-4-8".into())
+        }
+    }
+
+    #[test]
+    fn each_cause_of_a_lost_hit_is_told_and_none_when_nothing_was_lost() {
+        let dir = Dir::new();
+        let store = Store::open(dir.path(), &Budget::ROUTER).unwrap();
+        let tab = store.create_tab(&NewTab::default()).unwrap().no;
+        let prefix = |system: &str, text: &str| {
+            let tool =
+                |name, text| format!(r#"{{"name":"{name}","description":"{text}","parameters":{{}}}}"#);
+            Prefix { system: system.into(), tools: format!("[{},{}]", tool("one", ""), tool("two", text)) }
+        };
+        let first = store.freeze(tab, &prefix("a", "x"), &[]).unwrap();
+        let prompt = store.freeze(tab, &prefix("b", "x"), &[]).unwrap();
+        let tools = store.freeze(tab, &prefix("b", "y"), &[]).unwrap();
+        let data = SystemData { kind: "compacted".into(), ..Default::default() };
+        let row = Row {
+            seq: 1,
+            turn: TurnNo(1),
+            step: 1,
+            role: Role::System,
+            kind: Kind::System,
+            data: json(&data),
+            opaque: None,
+            created_at: 0,
+        };
+        store.append(tab, &[row]).unwrap();
+        let before = Step { prefix: first, ..step(0) };
+        let cold = before.clone();
+        let of = |before: &Step, now: &Step, changed: Option<Changed>, tail_before: u32| {
+            let kind = ApiKind::Anthropic;
+            miss(&store, tab, &Pair { before, now, changed, tail_before, kind }).unwrap()
+        };
+        let told = |now: Step| of(&before, &now, None, 0);
+        assert_eq!(told(Step { prefix: first, ..step(9_990) }), None);
+        assert_eq!(told(cold.clone()).as_deref(), Some("unexplained"));
+        assert_eq!(told(Step { model: "a/claude-x".into(), ..cold.clone() }).as_deref(), Some("model"));
+        assert_eq!(told(Step { prefix: prompt, ..cold.clone() }).as_deref(), Some("prompt"));
+        assert_eq!(told(Step { prefix: tools, ..cold.clone() }).as_deref(), Some("tools: two"));
+        assert_eq!(told(Step { since: 1, ..cold.clone() }).as_deref(), Some("compaction"));
+        let shape = |shape: &str| Step { shape: shape.into(), ..cold.clone() };
+        assert_eq!(told(shape("effort=low thinking=adaptive")).as_deref(), Some("effort"));
+        assert_eq!(told(shape("effort=high thinking=unasked")).as_deref(), Some("thinking"));
+        let late = Step { at: before.at + 734_000, ..cold.clone() };
+        assert_eq!(told(late).as_deref(), Some("ttl: 734 s"));
+        let small = Step { usage: Usage { input: 900, ..Default::default() }, ..before.clone() };
+        assert_eq!(of(&small, &small, None, 0).as_deref(), Some("minimum: 1024"));
+        let changed = Some(Changed { block: 14, row: 32 });
+        assert_eq!(of(&before, &cold, changed, 0).as_deref(), Some("block: 14 (row 32)"));
+        assert_eq!(of(&before, &cold, None, 28).as_deref(), Some("lookback"));
+        assert_eq!(of(&before, &cold, None, 27).as_deref(), Some("unexplained"));
+    }
+
+    #[test]
+    fn a_server_that_never_told_of_a_cache_is_not_blamed() {
+        let dir = Dir::new();
+        let store = Store::open(dir.path(), &Budget::ROUTER).unwrap();
+        let tab = store.create_tab(&NewTab::default()).unwrap().no;
+        let usage = |cache_read| Usage { input: 9_000 - cache_read, cache_read, ..Usage::default() };
+        let of = |before: u64, now: u64| {
+            let (before, now) =
+                (Step { usage: usage(before), ..step(0) }, Step { usage: usage(now), ..step(0) });
+            let (changed, tail_before, kind) = (None, 0, ApiKind::OpenAi);
+            let pair = Pair { before: &before, now: &now, changed, tail_before, kind };
+            miss(&store, tab, &pair).unwrap()
+        };
+        assert_eq!(of(0, 0), None);
+        assert_eq!(of(8_000, 0).as_deref(), Some("unexplained"));
+        assert_eq!(of(0, 8_900), None);
+    }
 }

@@ -111,3 +111,116 @@ fn each_row(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Budget;
+    use crate::store::NewTab;
+    use crate::testing::Dir;
+    use proptest::prelude::*;
+
+    fn counted(bytes: u64, input: u64) -> Step {
+        let usage = Usage { input, cache_read: input, cache_write: input, output: 7 };
+        Step { bytes, usage, ..Step::new(1, 0, String::new()) }
+    }
+
+    #[test]
+    fn tokens_are_judged_by_what_was_counted_last() {
+        assert_eq!(estimate(7000, None), 2000);
+        assert_eq!(estimate(9000, Some(&counted(3000, 200))), 1800);
+        assert_eq!(bytes_of(1800, Some(&counted(3000, 200))), 9035, "rounded");
+        assert_eq!(estimate(7000, Some(&counted(0, 0))), 2000, "the demo counts nothing");
+        assert!(estimate(u64::MAX / 4, Some(&counted(1, 1))) > 0, "no overflow");
+    }
+
+    #[test]
+    fn room_is_left_for_the_answer() {
+        assert_eq!(room(200_000, 16_000), 174_000);
+        assert_eq!(room(4096, 16_000), 2868);
+        assert_eq!(room(4096, 0), 2868);
+        assert_eq!(room(0, 0), 0);
+    }
+
+    #[test]
+    fn a_count_that_is_too_small_is_noticed_and_an_honest_one_is_not() {
+        assert!(is_truncated(4096, 36_000, None));
+        assert!(!is_truncated(9000, 36_000, None));
+        assert!(!is_truncated(0, 36_000, None), "many servers count nothing");
+        assert!(!is_truncated(100, 2000, None), "small requests are mostly names of fields");
+        assert!(is_truncated(2800, 16_000, Some(&counted(15_000, 1000))));
+        assert!(!is_truncated(3100, 16_000, Some(&counted(15_000, 1000))));
+        assert!(!is_truncated(900, 4000, Some(&counted(15_000, 1000))), "a shorter request");
+    }
+
+    fn rows_of(acts: &[u8]) -> Vec<Row> {
+        let mut rows: Vec<Row> = Vec::new();
+        let mut push = |step: u32, role, kind, data: String| {
+            let (seq, turn) = (rows.len() as Seq + 1, TurnNo(1));
+            rows.push(Row { seq, turn, step, role, kind, data, opaque: None, created_at: 0 });
+        };
+        for (at, act) in acts.iter().enumerate() {
+            let step = at as u32 + 1;
+            match act % 4 {
+                0 => {
+                    for part in 0..u32::from(act / 64) + 1 {
+                        let text = "x".repeat(usize::from(*act));
+                        let user = UserText { text, client_id: at.to_string(), part, ..Default::default() };
+                        push(step, Role::User, Kind::Text, json(&user));
+                    }
+                }
+                1 => push(step, Role::System, Kind::System, json(&SystemData::default())),
+                _ => {
+                    let calls = u32::from(act / 32);
+                    push(step, Role::Assistant, Kind::Text, json(&AssistantText::default()));
+                    for no in 0..calls {
+                        let (call_id, block) = (format!("{at}_{no}"), no + 1);
+                        let call = ToolCall { call_id, block, ..Default::default() };
+                        push(step, Role::Assistant, Kind::ToolCall, json(&call));
+                    }
+                    for no in 0..calls {
+                        let call_id = format!("{at}_{no}");
+                        let result = "r".repeat(usize::from(*act));
+                        let result = ToolResult { call_id, result, ..Default::default() };
+                        push(step, Role::Tool, Kind::ToolResult, json(&result));
+                    }
+                }
+            }
+        }
+        rows
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_cut_keeps_calls_with_their_results_and_to_its_bounds(
+            acts in prop::collection::vec(any::<u8>(), 0..20),
+            after in 0u64..20,
+            keep in 0u64..4000,
+            most in 0u64..8000,
+        ) {
+            let dir = Dir::new();
+            let store = Store::open(dir.path(), &Budget::ROUTER).unwrap();
+            let tab = store.create_tab(&NewTab::default()).unwrap().no;
+            let rows = rows_of(&acts);
+            store.append(tab, &rows).unwrap();
+            let upto = rows.len() as Seq;
+            let found = cut(&store, tab, after.min(upto), upto, keep, most).unwrap();
+            let Some(cut) = found else { return Ok(()) };
+            prop_assert!(cut.upto > after && cut.upto < upto && cut.bytes <= most);
+            let size = |row: &Row| row.data.len() as u64;
+            let covered = rows.iter().filter(|row| row.seq > after && row.seq <= cut.upto);
+            prop_assert_eq!(covered.map(size).sum::<u64>(), cut.bytes);
+            let next = &rows[cut.upto as usize];
+            prop_assert!(next.role == Role::User || next.role == Role::Assistant);
+            for (at, row) in rows.iter().enumerate().filter(|(_, row)| row.kind == Kind::ToolCall) {
+                let call: ToolCall = serde_json::from_str(&row.data).unwrap();
+                let answer = rows.iter().position(|other| other.kind == Kind::ToolResult
+                    && serde_json::from_str::<ToolResult>(&other.data).unwrap().call_id == call.call_id);
+                let covered = |at: usize| at < cut.upto as usize;
+                prop_assert_eq!(covered(at), covered(answer.unwrap()));
+            }
+        }
+    }
+}

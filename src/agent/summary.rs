@@ -193,9 +193,9 @@ fn asks(context: Option<u64>) -> String {
     format!(
         "Write a summary of this whole conversation from its beginning. It will take the place of \
          everything above, and you will go on from it alone. Keep what is still needed: what the owner \
-         wants and prefers; what was done and found, with exact names, paths, commands, addresses, numbers and \
-         errors; what was decided, and why; what is still open. Call no tools. Answer with nothing but the \
-         summary, in the conversation's language, in {words} words at most."
+         wants and prefers; what was done and found, with exact names, paths, commands, addresses, \
+         numbers and errors; what was decided, and why; what is still open. Call no tools. Answer with \
+         nothing but the summary, in the conversation's language, in {words} words at most."
     )
 }
 
@@ -211,8 +211,8 @@ fn too_long(basis: &Basis) -> Ending {
 fn useless(basis: &Basis) -> Ending {
     let size = basis.context.map(|tokens| format!(" of {tokens} tokens")).unwrap_or_default();
     let message = format!(
-        "the conversation has to be shortened to fit the model's context{size}, but the model wrote no usable \
-         summary; try again, choose another model, or go on in a new tab"
+        "the conversation has to be shortened to fit the model's context{size}, but the model wrote no \
+         usable summary; try again, choose another model, or go on in a new tab"
     );
     Ending::error(StopReason::Error, &message, None, true)
 }

@@ -289,7 +289,8 @@ impl Turn<'_> {
         };
         (made.step.outcome, made.step.usage) = (outcome, *usage);
         if let Some(before) = &made.last {
-            let pair = cache::Pair { before, now: &made.step, plan: &made.plan, kind: made.kind, minimum: 0 };
+            let (changed, tail_before) = (made.plan.changed, made.plan.tail_before);
+            let pair = cache::Pair { before, now: &made.step, changed, tail_before, kind: made.kind };
             made.step.miss = cache::miss(store, self.job.tab, &pair)?;
         }
         store.end_step(self.job.turn, &made.step)

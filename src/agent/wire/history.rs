@@ -205,8 +205,8 @@ pub struct History<'a, R> {
     closing: Option<&'a str>,
     /// the row at which, and the blocks up to which, the bytes were found to be those of an earlier request
     checked: (Seq, u32),
-    /// the row whose request's hash is expected
-    expecting: Option<Seq>,
+    /// the row whose request's hash is expected, and after how many blocks
+    expecting: Option<(Seq, u32)>,
     changed: Option<Changed>,
     calls_max: usize,
     stage: Stage,
@@ -348,10 +348,9 @@ impl<'a, R: Rows> History<'a, R> {
 
     /// Looks whether the last expectation came true.
     fn settle(&mut self, out: &mut Out) {
-        let Some(row) = self.expecting.take() else { return };
-        let (met, blocks) = (out.met(), out.blocks());
+        let Some(expected) = self.expecting.take() else { return };
         match self.changed {
-            None if met => self.checked = (row, blocks),
+            None if out.met() => self.checked = expected,
             None => {
                 let (row, blocks) = self.checked;
                 self.changed = Some(Changed { block: blocks + 1, row });
@@ -367,7 +366,7 @@ impl<'a, R: Rows> History<'a, R> {
         }
         self.settle(out);
         out.expect(told.prefix_blocks, told.prefix_hash.clone());
-        self.expecting = Some(first);
+        self.expecting = Some((first, told.prefix_blocks));
     }
 
     fn is_new(&mut self, key: Key, part: u32) -> bool {

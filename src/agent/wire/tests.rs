@@ -456,6 +456,110 @@ fn thinking_goes_back_only_signed_and_to_the_same_model() {
     assert_eq!(kinds(&log), ["text"]);
 }
 
+fn system(kind: &str, text: &str, upto: Option<Seq>) -> Row {
+    let data = SystemData { kind: kind.into(), text: text.into(), upto, ..Default::default() };
+    row(9, 1, Role::System, Kind::System, json(&data))
+}
+
+#[test]
+fn after_a_summary_the_wire_begins_with_it_and_bears_no_earlier_thinking() {
+    let mut log = rich();
+    // Rows 1 to 6 are a message, and an answer with thinking and calls; their results come after.
+    log.push(system("compacted", "It is about f.", Some(11)));
+    log.push(user("go on"));
+    for kind in [ApiKind::Anthropic, ApiKind::OpenAi] {
+        let (body, _) = body(&log, kind, log.rows.len() as Seq);
+        if kind == ApiKind::Anthropic {
+            check_anthropic(&body)
+        } else {
+            check_openai(&body)
+        }
+        let text = "The conversation before this was replaced by this summary of it:\\n\\nIt is about f.";
+        assert!(body.contains(text), "{body}");
+        assert!(!body.contains("how \\\"are\\\" you") && !body.contains("output"), "{body}");
+        assert!(body.contains("fine") && body.contains("go on"), "{body}");
+    }
+    let mut log = Log::of(vec![user("a"), text(1, 1, 0, 0, "x"), user("b"), text(2, 1, 0, 0, "y")]);
+    log.push(thinking(2, 1, 1, "hm", Some("S")));
+    log.push(user("c"));
+    log.note_step(1, 1, MODEL, StepOutcome::Whole);
+    log.note_step(2, 1, MODEL, StepOutcome::Whole);
+    assert!(body(&log, ApiKind::Anthropic, 6).0.contains(r#""thinking":"hm""#));
+    log.push(system("compacted", "s", Some(2)));
+    assert!(!body(&log, ApiKind::Anthropic, 7).0.contains(r#""thinking":"hm""#));
+}
+
+#[test]
+fn a_summary_that_cannot_be_read_is_an_error_and_not_a_request_without_it() {
+    let mut log = Log::of(vec![user("a"), text(1, 1, 0, 0, "x"), user("b")]);
+    let prefix = prefix();
+    let mut spec = spec(&prefix, ApiKind::Anthropic, &log, 3);
+    spec.part.generation = Generation { since: 3, summary: Some(Summary { seq: 3, upto: 1 }) };
+    log.rows[2].data = "broken".into();
+    assert!(
+        matches!(plan(&log, &spec, &Budget::ROUTER), Err(StoreError::Broken(text)) if text.contains("row 3"))
+    );
+}
+
+#[test]
+fn the_text_that_asks_for_a_summary_comes_last_whatever_stands_before_it() {
+    let log = rich();
+    for kind in [ApiKind::Anthropic, ApiKind::OpenAi] {
+        for upto in [9, 10, 11, 14] {
+            let prefix = prefix();
+            let mut spec = spec(&prefix, kind, &log, upto);
+            spec.part.closing = Some("Sum up.");
+            let plan = plan(&log, &spec, &Budget::ROUTER).unwrap();
+            let mut text = String::new();
+            Body::new(&log, &spec, &Budget::ROUTER, &plan).read_to_string(&mut text).unwrap();
+            if kind == ApiKind::Anthropic {
+                check_anthropic(&text)
+            } else {
+                check_openai(&text)
+            }
+            let last = messages(&text).pop().unwrap();
+            assert_eq!(last["role"], "user");
+            assert!(text.trim_end_matches(['"', ']', '}']).contains("Sum up."), "{text}");
+        }
+    }
+}
+
+/// A log whose steps tell what their requests were.
+fn noted(log: &mut Log, kind: ApiKind, step: u32, upto: Seq) {
+    let plan = body(log, kind, upto).1;
+    let told = log.steps.get_mut(&(TurnNo(1), step)).unwrap();
+    (told.prefix_blocks, told.prefix_hash) = (plan.blocks, plan.hash);
+}
+
+#[test]
+fn blocks_that_are_no_longer_what_they_were_are_found_with_their_row() {
+    for kind in [ApiKind::Anthropic, ApiKind::OpenAi] {
+        let mut log = rich();
+        noted(&mut log, kind, 1, 1);
+        noted(&mut log, kind, 2, 10);
+        let changed = |log: &Log| body(log, kind, log.rows.len() as Seq).1.changed;
+        assert_eq!(changed(&log), None);
+        let mut first = log.clone();
+        first.rows[0] = Row { seq: 1, ..user("another") };
+        assert_eq!(changed(&first), Some(Changed { block: 1, row: 1 }));
+        let mut later = log.clone();
+        later.rows[2].data = later.rows[2].data.replace("let me", "let us");
+        let Some(Changed { block: 2, row: 2 }) = changed(&later) else {
+            panic!("{kind:?}: {:?}", changed(&later));
+        };
+        let mut longer = log.clone();
+        longer.rows[9] = Row { seq: 10, ..system("notice", "", None) };
+        assert!(changed(&longer).is_some(), "a block fewer");
+        // A change at the end is none: it was not sent yet.
+        let mut fresh = log.clone();
+        fresh.rows[12] = Row { seq: 13, ..user("other") };
+        assert_eq!(changed(&fresh), None);
+        // A new generation has no earlier requests.
+        later.push(system("model-changed", "", None));
+        assert_eq!(changed(&later), None);
+    }
+}
+
 #[test]
 fn text_after_a_call_stands_before_it_in_chat_completions() {
     let mut log =
