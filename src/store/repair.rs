@@ -215,7 +215,7 @@ fn result_of(
 /// None of a refused step's assistant rows go on the wire, so a result would stand there alone.
 fn is_refused(conn: &Connection, turn: TurnNo, step: u32) -> rusqlite::Result<bool> {
     let outcome = conn
-        .prepare_cached("SELECT outcome FROM steps WHERE turn = ?1 AND step = ?2")?
+        .prepare_cached("SELECT outcome FROM steps WHERE turn = ?1 AND step = ?2 AND attempt = 0")?
         .query_row([turn.0, step], |row| word_of(row, 0, StepOutcome::from_word))
         .optional()?;
     Ok(outcome == Some(StepOutcome::Refused))
