@@ -34,7 +34,7 @@ function freePort() {
   });
 }
 
-/** Starts the model by its package's own command, and waits until it is loaded; gives its URL. `context`: in tokens. */
+/** Starts the model by its package's own command, and waits until it is loaded; gives its URL. */
 export async function startModel(ending, context = 8192) {
   const port = await freePort();
   const log = fs.openSync(path.join(CACHE, 'llama.log'), 'w');
