@@ -177,6 +177,8 @@ const LOOKUP_STACK_TOUCHED_BYTES: usize = 64 * KIB;
 pub const PROVIDER_IN_BYTES: usize = 16 * KIB;
 /// A connection's buffer for what goes to a provider.
 pub const PROVIDER_OUT_BYTES: usize = 8 * KIB;
+/// A `ca_file`, held while its certificates are taken out of it.
+pub const CA_FILE_BYTES: usize = 32 * KIB;
 /// One listed model: its id, name and provider.
 const MODEL_BYTES: usize = 640;
 /// Paths that a search has found and not looked into yet. It runs between two answers, so it takes the place
@@ -303,6 +305,8 @@ const _: () = assert!(Budget::SBC.total() <= Budget::SBC.total_bytes);
 const _: () = assert!(Budget::ROUTER.chunk_bytes + KIB <= Budget::ROUTER.row_buffer_bytes);
 const _: () = assert!(Budget::ROUTER.sockets <= Budget::ROUTER.connections);
 const _: () = assert!(2 * (PROVIDER_IN_BYTES + PROVIDER_OUT_BYTES) <= Budget::ROUTER.provider_buffer_bytes);
+// The file is gone before the connection has buffers; its certificates are smaller than their base64.
+const _: () = assert!(2 * CA_FILE_BYTES <= Budget::ROUTER.provider_buffer_bytes);
 const _: () = assert!(SEARCH_PENDING_BYTES_MAX <= 2 * Budget::ROUTER.event_bytes);
 const _: () = assert!(RESULT_PAGE_BYTES <= Budget::ROUTER.row_buffer_bytes);
 

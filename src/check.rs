@@ -2,6 +2,7 @@
 
 use crate::cli::Failure;
 use crate::config::{ApiKind, Config, Options, Provider, Sandbox};
+use crate::host::CLOCK_LEAST_S;
 use std::io::Write;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -10,8 +11,6 @@ use std::time::{Duration, Instant};
 /// Less free space than this is told as wrong.
 const FREE_BYTES_MIN: u64 = 64 * 1024 * 1024;
 const CONNECT: Duration = Duration::from_secs(5);
-/// Seconds of 2026-11-01: no Siskin is older, so an earlier clock is wrong.
-const CLOCK_LEAST_S: i64 = 1_793_491_200;
 
 /// The mend where nothing can answer.
 pub const NO_PROVIDER: &str =

@@ -472,6 +472,17 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
+    fn a_cut_never_falls_inside_a_character() {
+        let text = "a".repeat(29_999) + "👍";
+        assert_eq!(shorten(&text, 30_000).len(), 29_999);
+        assert_eq!(shorten(&text, 30_003), text);
+        let wide = "字".repeat(200);
+        for bytes in 0..=wide.len() {
+            assert_eq!(shorten(&wide, bytes).len(), bytes / 3 * 3);
+        }
+    }
+
+    #[test]
     fn ids_read_back_and_refuse_everything_else() {
         assert_eq!("t7".parse(), Ok(TabNo(7)));
         assert_eq!(TurnNo(41).to_string(), "u41");

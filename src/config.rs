@@ -5,6 +5,7 @@
 //! with 2. Keys of providers come from files, systemd's credentials or the environment ([`keys`]), and are
 //! shown nowhere.
 
+pub mod ca;
 pub mod file;
 pub mod keys;
 mod table;
@@ -50,7 +51,7 @@ pub struct Provider {
     pub replay_reasoning: bool,
     /// URL of a proxy, or empty
     pub proxy: String,
-    /// a PEM file of certificate authorities, in place of the built-in ones
+    /// a PEM file of certificate authorities, in place of the public ones: with it only these count
     pub ca_file: Option<PathBuf>,
 }
 

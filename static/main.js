@@ -1,4 +1,4 @@
-/** The page: makes the parts, joins them, and follows the address (`#/t7`, `#/new`, `#/device`). */
+/** The page: makes the parts, joins them, and follows the address (`#/t7`, `#/t7/350` for a row, `#/new`, `#/device`). */
 
 import { Api } from './core/api.js';
 import { Session } from './core/session.js';
@@ -7,9 +7,9 @@ import { S } from './core/strings.js';
 import { BarView } from './view/bar.js';
 import { ComposerView } from './view/composer.js';
 import { byId } from './view/dom.js';
+import { later } from './view/later.js';
 import { LogView } from './view/log.js';
 import { Notifier } from './view/notify.js';
-import { PairingView, codeFromAddress } from './view/pairing.js';
 import { SideView } from './view/side.js';
 import { fitKeyboard } from './view/viewport.js';
 import { rememberWindow } from './view/remember.js';
@@ -33,15 +33,15 @@ const session = new Session({ api, storage, socket, clock, wish: small ? SMALL_W
 
 /** Pages beside the log, by their address; each is loaded when it is first wanted. */
 const PAGES = {
-  device: () => import('./view/device.js').then(({ DeviceView }) => new DeviceView(api, deeds)),
-  archived: () => import('./view/archived.js').then(({ ArchivedView }) => new ArchivedView(api, deeds)),
+  device: () => later('device').then(({ DeviceView }) => new DeviceView(api, deeds)),
+  archived: () => later('archived').then(({ ArchivedView }) => new ArchivedView(api, deeds)),
 };
 const pages = {};
 let models = null;
 let modelsAt = 0;
 let status = null;
 
-const address = () => location.hash.slice(2);
+const address = () => location.hash.slice(2).split('/')[0];
 const place = () => (address() in PAGES ? address() : session.current);
 
 /**
@@ -64,6 +64,12 @@ async function attempt(act) {
 /** @param {string} title  what fits into one line of a small message */
 const brief = (title) => (title.length > 48 ? `${[...title].slice(0, 45).join('').trimEnd()}…` : title);
 
+/** The next tab's model and effort, while there is none yet. */
+const draft = () => ({
+  model: storage.get('draftModel') || undefined,
+  effort: storage.get('draftEffort') || undefined,
+});
+
 const tabPath = (rest = '') => `/api/tabs/${session.current}${rest}`;
 
 const deeds = {
@@ -71,18 +77,24 @@ const deeds = {
   place,
   models: () => models,
   status: () => status,
-  draftModel: () => storage.get('draftModel') || (models && models.models[0] && models.models[0].id),
+  draft: () => ({ ...draft(), model: draft().model || (models && models.models[0] && models.models[0].id) }),
   away: () => !byId('banner').hidden,
   sheet: (open) => side.sheet(open),
   focus: () => composer.focus(),
   stop: () => attempt(() => api.post(tabPath('/stop'))),
-  change: (change) => attempt(() => api.patch(tabPath(), change)),
+  change: (change) =>
+    attempt(async () => {
+      const tab = await api.patch(tabPath(), change);
+      // Known here at once: the server's frame may come later. The rest of an answer may be older than it.
+      const known = session.tabs.get(tab.id);
+      for (const key of known ? Object.keys(change) : []) known[key] = tab[key];
+    }),
   sendQueue: () => attempt(() => api.post(tabPath('/queue/send'))),
   lookAgain: () => loadModels(true),
   refreshModels: () => loadModels(false),
   async send(text) {
     const done = await attempt(async () => {
-      await session.send(text, storage.get('draftModel'));
+      await session.send(text, draft());
       return true;
     });
     if (!done && !composer.text) composer.set(text);
@@ -100,9 +112,27 @@ const deeds = {
   pickModel(model) {
     if (session.current) return deeds.change({ model });
     storage.set('draftModel', model);
+    storage.set('draftEffort', null);
     bar.draw();
     return undefined;
   },
+  pickEffort(effort) {
+    if (session.current) return deeds.change({ effort: effort || null });
+    storage.set('draftEffort', effort);
+    return undefined;
+  },
+  compact: () => attempt(() => api.post(tabPath('/compact'))),
+  menu: (button, efforts) =>
+    attempt(async () => {
+      const { openMenu } = await later('menu');
+      const tab = session.tabs.get(session.current);
+      openMenu(button, tab, deeds, { efforts, effort: (tab || draft()).effort || '' });
+    }),
+  rename: () => bar.rename(),
+  cache: () =>
+    attempt(async () => (await later('cache')).showCache(api, session.tabs.get(session.current))),
+  requests: (turnId, firstSeq) =>
+    attempt(async () => (await later('cache')).turnRequests(api, session.current, turnId, firstSeq)),
   bringBack: (id) =>
     attempt(async () => {
       // Known here at once: the address is looked up before the server's frame may have come.
@@ -126,10 +156,6 @@ const side = new SideView(session, deeds);
 const log = new LogView(byId('log'), session, deeds);
 byId('edge').append(log.edge);
 const composer = new ComposerView(session, deeds, log.jump);
-const pairing = new PairingView(api, (token) => {
-  storage.set('token', token);
-  begin();
-});
 fitKeyboard(byId('app'), () => log.scroller.pin());
 const recall = rememberWindow(session);
 
@@ -143,11 +169,20 @@ function drawTabs() {
   notifier.marks();
 }
 
+/** Once a frame is enough, however many rows come in it. */
+let drawing = 0;
+function drawComposer() {
+  drawing ||= requestAnimationFrame(() => {
+    drawing = 0;
+    composer.draw();
+  });
+}
+
 const reactions = {
   tabs: drawTabs,
   rows(cause) {
     log.changed();
-    composer.draw();
+    drawComposer();
     // A snapshot: turns may have ended unseen.
     if (cause === 'window') loadSums();
   },
@@ -158,8 +193,8 @@ const reactions = {
   },
   edge: () => log.showEdges(),
   follow: () => log.showEdges(),
-  show() {
-    log.cleared();
+  show(around) {
+    log.cleared(around);
     composer.moved();
     storage.set('lastTab', session.current);
     const wanted = session.current ? `#/${session.current}` : '#/new';
@@ -187,7 +222,28 @@ function denied() {
   if (!storage.get('token')) return;
   storage.set('token', null);
   session.connection.stop();
-  pairing.show(S.pairEnded);
+  pair((view) => view.ended());
+}
+
+let pairing = null;
+
+/** @param {(view: any) => void} act  with the screen of a browser that is not paired */
+const pair = (act) =>
+  attempt(async () => {
+    const { PairingView } = await later('pairing');
+    pairing ||= new PairingView(api, (token) => {
+      storage.set('token', token);
+      begin();
+    });
+    act(pairing);
+  });
+
+/** @returns {string|null} the code of a pairing link; the address forgets it at once */
+function codeFromAddress() {
+  const found = location.hash.match(/^#pair=([A-Za-z0-9-]{4,32})$/);
+  if (!found) return null;
+  history.replaceState(null, '', location.pathname + location.search);
+  return found[1];
 }
 
 /** The device changed under an open page, or the address did. */
@@ -196,7 +252,8 @@ function route() {
   const aside = wanted in PAGES;
   Object.keys(PAGES).forEach(showPage);
   byId('log').hidden = byId('foot').hidden = aside;
-  if (!aside && wanted !== 'new' && session.tabs.has(wanted)) session.show(wanted);
+  const seq = Number(location.hash.split('/')[2]) || 0;
+  if (!aside && wanted !== 'new' && session.tabs.has(wanted)) session.show(wanted, seq);
   else if (!aside && wanted === 'new') session.show(null);
   else if (!aside && session.epoch) {
     if (wanted) notifier.toast(S.noSuchTab);
@@ -208,7 +265,7 @@ function route() {
 /** @param {string} name */
 async function showPage(name) {
   if (address() === name && !pages[name]) {
-    const page = await PAGES[name]();
+    const page = await attempt(PAGES[name]);
     pages[name] = pages[name] || page;
   }
   if (pages[name]) pages[name].show(address() === name);
@@ -262,7 +319,8 @@ async function loadSums() {
 // --------------------------------------------------------------------------------------------
 
 function begin() {
-  pairing.hide();
+  byId('pair').hidden = true;
+  byId('app').hidden = false;
   recall();
   session.start();
   route();
@@ -307,10 +365,10 @@ async function usePairingLink(code) {
       storage.set('token', null);
     }
   }
-  return pairing.pair(code);
+  return pair((view) => view.pair(code));
 }
 
 const code = codeFromAddress();
 if (code) usePairingLink(code);
 else if (storage.get('token')) begin();
-else pairing.show();
+else pair((view) => view.show());

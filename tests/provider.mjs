@@ -5,8 +5,10 @@
 // API does (strict.mjs), and then takes the next answer from `answers`, else `always`. An answer is a
 // function of `(exchange)`; the helpers below make the usual ones.
 
+import { isUtf8 } from 'node:buffer';
 import { spawn } from 'node:child_process';
 import net from 'node:net';
+import tls from 'node:tls';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Bindings, checkAnthropic, checkOpenai } from './strict.mjs';
 import { encode, events, text } from './speech.mjs';
@@ -81,7 +83,8 @@ export class Exchange {
 
 /**
  * An answer that speaks `parts` (or what a function of the exchange gives: thinking has to be fresh in each
- * answer); see speech.mjs for those, `stream` for the rest of the options.
+ * answer); see speech.mjs for those, `stream` for the rest of the options. `change` makes another list of the
+ * events.
  */
 export const say =
   (parts, options = {}) =>
@@ -92,7 +95,12 @@ export const say =
       const signature = part.signature ?? part.redacted;
       if (signature) exchange.provider.bindings.bind(signature, exchange.json);
     }
-    await stream(exchange, encode(events(exchange.wire, spoken, options), options), options);
+    const { cache } = exchange.provider;
+    const { wire, json, text: sent } = exchange;
+    if (cache) exchange.cached = wire === 'anthropic' ? cache.use(json) : cache.useChat(sent);
+    const usage = { ...exchange.cached, ...options.usage };
+    const list = events(exchange.wire, spoken, { ...options, usage });
+    await stream(exchange, encode(options.change?.(list) ?? list, options), options);
   };
 
 /** An answer of a status and a JSON body. */
@@ -142,6 +150,20 @@ function range(from, to, step) {
   return out;
 }
 
+/** The largest body that is taken: 32 MB. */
+const BODY_BYTES_MAX = 32 * 1024 * 1024;
+
+/** What is wrong with a request's bytes, whatever they say. */
+function framing({ bytes, headers, surplus }) {
+  if (!/^\d+$/.test(headers['content-length'] ?? ''))
+    return { status: 411, message: 'content-length: required' };
+  if ('transfer-encoding' in headers) return { status: 400, message: 'content-length and chunks at once' };
+  if (surplus > 0) return { status: 400, message: `${surplus} bytes come after the body` };
+  if (bytes.length > BODY_BYTES_MAX) return { status: 413, message: 'Request exceeds the maximum size' };
+  if (!isUtf8(bytes)) return { status: 400, message: 'the body is not UTF-8' };
+  return null;
+}
+
 /** A running scripted provider. */
 export class Provider {
   requests = [];
@@ -150,20 +172,33 @@ export class Provider {
   bindings = new Bindings();
   strict = true;
   key = 'test-key';
+  /** Names, or entries as a provider lists them; `list` answers instead, if it is set. */
   models = ['scripted', 'other'];
   openai = {};
+  /** A simulated prompt cache (cache.mjs): then `say` tells its usage. */
+  cache;
   #server;
   #sockets = new Set();
   #waiters = [];
   /** Connections that came, also those which never sent a request. */
   connections = 0;
+  /** The same, counted before any TLS handshake. */
+  arrived = 0;
 
   static async start(options = {}) {
     const provider = Object.assign(new Provider(), options);
-    provider.#server = net.createServer({ noDelay: true }, (socket) => provider.#accept(socket));
+    const accept = (socket) => provider.#accept(socket);
+    provider.#server = options.tls
+      ? tls.createServer({ noDelay: true, ...options.tls }, accept)
+      : net.createServer({ noDelay: true }, accept);
+    // Every connection that comes, also those that never finish a handshake.
+    provider.#server.on('connection', (socket) => {
+      provider.arrived += 1;
+      provider.#sockets.add(socket.on('close', () => provider.#sockets.delete(socket)));
+    });
     await new Promise((done) => provider.#server.listen(0, '127.0.0.1', done));
     provider.port = provider.#server.address().port;
-    provider.url = `http://127.0.0.1:${provider.port}`;
+    provider.url = `${options.tls ? 'https' : 'http'}://127.0.0.1:${provider.port}`;
     return provider;
   }
 
@@ -196,15 +231,19 @@ export class Provider {
     socket.on('error', () => {});
     socket.on('close', () => this.#sockets.delete(socket));
     if (this.onConnect?.(socket) === false) return;
+    const protocol = socket.getProtocol?.();
     let held = Buffer.alloc(0);
     let exchange;
     socket.on('data', (bytes) => {
+      if (exchange?.started) exchange.fault ??= { status: 400, message: 'bytes come after the body' };
       held = Buffer.concat([held, bytes]);
       exchange ??= this.#head(socket, held);
       if (!exchange || exchange.started) return;
       const body = held.subarray(exchange.bodyAt);
       if (body.length < exchange.length) return;
       exchange.started = true;
+      exchange.protocol = protocol;
+      exchange.surplus = body.length - exchange.length;
       exchange.bytes = body.subarray(0, exchange.length);
       this.#answer(exchange).catch((fault) => {
         this.fault = fault;
@@ -236,14 +275,24 @@ export class Provider {
     exchange.text = exchange.bytes.toString('utf8');
     this.requests.push(exchange);
     if (exchange.method === 'GET') return this.#list(exchange);
-    exchange.json = JSON.parse(exchange.text);
-    exchange.fault = this.strict ? this.#check(exchange) : null;
+    exchange.fault = this.#read(exchange);
     if (exchange.fault) {
       const { status, message } = exchange.fault;
-      const type = status === 401 ? 'authentication_error' : 'invalid_request_error';
+      const types = { 401: 'authentication_error', 413: 'request_too_large' };
+      const type = types[status] ?? 'invalid_request_error';
       return refuse(status, { type: 'error', error: { type, message } })(exchange);
     }
     await (this.answers.shift() ?? this.always)(exchange);
+  }
+
+  #read(exchange) {
+    const fault = this.strict ? framing(exchange) : null;
+    try {
+      exchange.json = JSON.parse(exchange.text);
+    } catch {
+      return fault ?? { status: 400, message: 'the body is not JSON' };
+    }
+    return this.strict ? (fault ?? this.#check(exchange)) : null;
   }
 
   #check({ wire, headers, json, path }) {
@@ -260,7 +309,10 @@ export class Provider {
   }
 
   async #list(exchange) {
-    const data = this.models.map((id) => ({ id, type: 'model', object: 'model', display_name: id }));
+    if (this.list) return this.list(exchange);
+    const data = this.models.map((one) =>
+      typeof one === 'string' ? { id: one, type: 'model', object: 'model', display_name: one } : one,
+    );
     await refuse(200, { object: 'list', data, has_more: false })(exchange);
   }
 }

@@ -62,6 +62,7 @@ function anthropic(parts, reason, usage, model) {
           input_tokens: usage.input,
           cache_read_input_tokens: usage.cacheRead,
           cache_creation_input_tokens: usage.cacheWrite,
+          ...(usage.hourly === undefined ? {} : { cache_creation: lives(usage) }),
           output_tokens: 1,
         },
       },
@@ -83,6 +84,12 @@ function anthropic(parts, reason, usage, model) {
   out.push(event({ type: 'message_stop' }));
   return out;
 }
+
+/** What was written to the cache, by how long it lives. */
+const lives = ({ cacheWrite, hourly }) => ({
+  ephemeral_5m_input_tokens: cacheWrite - hourly,
+  ephemeral_1h_input_tokens: hourly,
+});
 
 function anthropicBlock(part) {
   if (part.text)

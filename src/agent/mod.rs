@@ -28,6 +28,7 @@ use crate::store::{Prefix, PrefixNo, Sealed, Store, StoreError, Tab};
 use fold::Pen;
 pub use frames::tab as tab_json;
 use live::{Live, Lives, Subscription};
+pub use models::{Model, Models};
 use slots::{Job, Slots};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,28 +62,6 @@ pub struct TabView {
     pub status: TabStatus,
 }
 
-/// A model that can be chosen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Model {
-    /// `provider/model`
-    pub id: String,
-    /// the provider's name
-    pub provider: String,
-    /// shown
-    pub name: String,
-    /// tokens of its context, if known
-    pub context_tokens: Option<u64>,
-}
-
-/// The models of all providers, and what went wrong while asking.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Models {
-    /// at most `models` of the budget
-    pub models: Vec<Model>,
-    /// provider and message
-    pub errors: Vec<(String, String)>,
-}
-
 /// All tabs and their turns.
 pub struct Agent {
     /// what is going on in each tab
@@ -94,7 +73,7 @@ pub struct Agent {
     stops: Mutex<HashMap<TabNo, Arc<Stop>>>,
     /// held while it is decided what a tab does next: by a send, and by the end of a turn
     deciding: Mutex<()>,
-    models: Mutex<models::Cache>,
+    models: models::Cache,
     closing: AtomicBool,
 }
 
@@ -128,7 +107,7 @@ impl Agent {
             config,
             stops: Mutex::new(HashMap::new()),
             deciding: Mutex::new(()),
-            models: Mutex::new(models::Cache::default()),
+            models: models::Cache::default(),
             closing: AtomicBool::new(false),
         });
         agent.load_tabs().map_err(|error| format!("cannot read the tabs: {error}"))?;

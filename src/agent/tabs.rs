@@ -38,6 +38,9 @@ impl Agent {
         } else {
             self.check_model(&new.model)?;
         }
+        if let Some(effort) = &new.effort {
+            self.check_effort(effort, &new.model)?;
+        }
         if new.workdir.is_empty() {
             new.workdir = self.config.default_workdir().to_string_lossy().into_owned();
         } else {
@@ -50,13 +53,21 @@ impl Agent {
         Ok(view)
     }
 
-    /// Changes a tab. A model that is changed while a turn runs is used from its next step on.
+    /// Changes a tab. A model that is changed while a turn runs is used from its next step on; an effort that
+    /// the new model does not take stays with the tab, and is left out of its requests.
     pub fn change_tab(&self, tab: TabNo, change: TabChange) -> Result<TabView, Refusal> {
         if let Some(title) = &change.title {
             check_title(title)?;
         }
         if let Some(model) = &change.model {
             self.check_model(model)?;
+        }
+        if let Some(Some(effort)) = &change.effort {
+            let model = match &change.model {
+                Some(model) => model.clone(),
+                None => self.known_tab(tab)?.model,
+            };
+            self.check_effort(effort, &model)?;
         }
         if let Some(workdir) = &change.workdir {
             self.check_workdir(workdir)?;

@@ -7,7 +7,7 @@
 use super::ending::{Ending, Last, told};
 use super::fold::{Call, Fold, Folded, Pen};
 use super::provider::retry::{self, Retry};
-use super::provider::{self, Answer, Ask, Fault, Finish, demo, quirks};
+use super::provider::{self, Answer, Ask, Facts, Fault, Finish, demo, quirks};
 use super::slots::Job;
 use super::wire::{Part, Plan};
 use super::{Agent, cache, context, tools};
@@ -62,6 +62,7 @@ pub(super) struct Target<'a> {
     pub(super) tab: &'a Tab,
     pub(super) provider: &'a Provider,
     pub(super) model: &'a str,
+    pub(super) facts: Facts,
 }
 
 /// What a request is made of besides the rows.
@@ -131,10 +132,12 @@ impl Turn<'_> {
         let found = self.agent.provider_of(&tab, &self.job.stop);
         let (provider, model) = match found {
             Ok(found) => found,
+            Err(_) if self.stopped() => return Ok(Next::End(Ending::stopped(self.agent))),
             Err(message) => return Ok(Next::End(Ending::error(StopReason::Error, &message, None, false))),
         };
         self.note_model(&provider.name, &model)?;
-        let target = Target { tab: &tab, provider, model: &model };
+        let facts = self.agent.facts(provider, &model, &self.job.stop);
+        let target = Target { tab: &tab, provider, model: &model, facts };
         let mut fold = Fold::new(self.pen.clone());
         match self.ask(&target, &mut fold)? {
             Asked::Full(basis, bytes) => self.shorten(&target, &basis, bytes),
@@ -215,6 +218,7 @@ impl Turn<'_> {
             budget: self.agent.config.budget,
             provider: target.provider,
             model: target.model,
+            facts: target.facts,
             effort: target.tab.effort.as_deref(),
             part,
             prefix: &basis.prefix,
@@ -248,7 +252,7 @@ impl Turn<'_> {
             prefix,
             generation: agent.store.generation(self.job.tab)?,
             last: agent.store.last_step(self.job.tab)?,
-            context: context_of(target),
+            context: target.facts.context_tokens,
         })
     }
 
@@ -270,7 +274,10 @@ impl Turn<'_> {
         self.end_step(outcome, &answer.usage)?;
         self.note_truncation(&answer.usage, target)?;
         match &answer.finish {
-            Finish::Refused(text) => return Ok(Next::End(self.refused(text))),
+            Finish::Refused(text) => {
+                self.not_run(&folded.calls, "not run: the provider refused to give this answer")?;
+                return Ok(Next::End(self.refused(text)));
+            }
             Finish::ContextFull => return self.context_full(answer, &folded, target),
             _ => {}
         }
@@ -310,7 +317,9 @@ impl Turn<'_> {
         {
             return Ok(());
         }
-        quirks::learn_context(target.provider, target.model, told);
+        if target.provider.context_tokens == 0 {
+            quirks::learn_context(target.provider, target.model, told);
+        }
         let name = &target.provider.name;
         self.note(
             "notice",
@@ -592,10 +601,4 @@ impl Turn<'_> {
 
 fn id_of(target: &Target<'_>) -> String {
     format!("{}/{}", target.provider.name, target.model)
-}
-
-/// The model's context: as the owner says, as the provider's refusals told, or as its list says.
-fn context_of(target: &Target<'_>) -> Option<u64> {
-    let told = Some(target.provider.context_tokens).filter(|tokens| *tokens > 0);
-    told.or_else(|| quirks::context(target.provider, target.model))
 }

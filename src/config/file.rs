@@ -242,9 +242,7 @@ fn provider(
     }
     limits(section, &mut made)?;
     if let Some(path) = path_of(section, "ca_file")? {
-        if let Err(error) = std::fs::File::open(&path) {
-            return Err(section.error("ca_file", format!("{}: {error}", path.display())));
-        }
+        super::ca::read(&path).map_err(|what| section.error("ca_file", what))?;
         made.ca_file = Some(path);
     }
     if let Some(path) = path_of(section, "api_key_file")? {

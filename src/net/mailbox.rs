@@ -54,9 +54,13 @@ impl Mailbox {
     }
 
     /// The tab whose movements wake the client's thread. To be set inside [`crate::agent::Agent::look`], so
-    /// that snapshot and subscription are one moment.
+    /// that snapshot and subscription are one moment: what notes told of a visible tab until then stands in the
+    /// snapshot, so they are dropped. Told after it, they would begin and end turns a second time.
     pub fn show(&self, tab: Option<TabNo>) {
         self.visible.store(tab.map_or(0, |tab| tab.0), SeqCst);
+        let mut queue = self.lock();
+        queue.notes.retain(|note| !note.visible_only);
+        queue.bytes = queue.notes.iter().map(cost).sum();
     }
 
     /// Orders the client's thread to close its socket with this code.
@@ -218,6 +222,17 @@ mod tests {
         assert!(!mailbox.take_overflowed());
         mailbox.post(&note(1, false, 100));
         assert!(mailbox.take_note().is_some());
+    }
+
+    #[test]
+    fn a_snapshot_stands_for_what_notes_told_of_a_visible_tab() {
+        let mailbox = Mailbox::new(1000).unwrap();
+        mailbox.show(Some(TabNo(1)));
+        mailbox.post(&note(1, true, 100));
+        mailbox.post(&note(1, false, 100));
+        mailbox.show(Some(TabNo(2)));
+        assert!(!mailbox.take_note().unwrap().visible_only);
+        assert!(mailbox.is_empty() && mailbox.lock().bytes == 0);
     }
 
     #[test]

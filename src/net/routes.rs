@@ -316,6 +316,8 @@ fn models(shared: &Shared) -> Reply {
         name: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         context_tokens: Option<u64>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        efforts: Vec<&'static str>,
     }
     #[derive(Serialize)]
     struct ErrorOut<'a> {
@@ -325,14 +327,15 @@ fn models(shared: &Shared) -> Reply {
     let models = shared.agent.models();
     let errors = models.errors.iter().map(|(provider, message)| ErrorOut { provider, message });
     let rest = format!(r#","errors":{}"#, crate::chunk::json(&errors.collect::<Vec<_>>()));
-    let all = 0..models.models.len();
+    let all = 0..models.len();
     Reply::stream(json::list_and("models", all, rest, move |at| {
-        let model = &models.models[at];
+        let Some(model) = models.get(at) else { return Err(std::io::Error::other("the models changed")) };
         Ok(crate::chunk::json(&ModelOut {
             id: &model.id,
             provider: &model.provider,
             name: &model.name,
-            context_tokens: model.context_tokens,
+            context_tokens: model.facts.context_tokens,
+            efforts: model.facts.efforts.unwrap_or_default().words().collect(),
         }))
     }))
 }

@@ -57,6 +57,7 @@ pub fn run(shared: &Arc<Shared>, ticket: &Ticket, wire: &mut Wire) -> Gone {
         faults: 0,
         fault_at: None,
         overflow_at: None,
+        windows: 0,
     };
     let served = session.begin(hello.resume).and_then(|()| session.serve());
     log::debug!("the socket of {device} ends");
@@ -110,6 +111,8 @@ struct Session<'a> {
     faults: u32,
     fault_at: Option<Instant>,
     overflow_at: Option<Instant>,
+    /// how many windows were sent
+    windows: u64,
 }
 
 /// What the client holds of its visible tab.
@@ -285,8 +288,13 @@ impl Session<'_> {
         let visible = self.view.as_ref().map(|view| view.tab);
         if note.tab.is_some() && note.tab == visible {
             self.dirty = true;
+            let windows = self.windows;
             while self.lacks_rows(note.after) {
                 self.deliver(note.after)?;
+            }
+            if note.visible_only && windows != self.windows {
+                // The client was far behind: the window that it got is newer than the note.
+                return Ok(());
             }
         } else if note.visible_only {
             // It was posted for a tab that is no longer the visible one.

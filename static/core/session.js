@@ -18,6 +18,8 @@ const REOPEN_SPAN_MS = 30_000;
 /** Turns whose sums are kept for their footers. */
 const SUMS_MAX = 200;
 const SETTLED_MAX = 64;
+/** What was seen is written down at most this often. */
+const SEEN_REST_MS = 500;
 
 /**
  * @typedef {{clientId:string, tab:string, text:string, state:'sending'|'sent'|'queued'|'unsent'|'refused',
@@ -55,11 +57,18 @@ export class Session {
     this.details = new Map();
     this.runningSince = new Map();
     this.sums = new Map();
+    /** where the visible tab is to be opened, if not at its tail */
+    this.around = 0;
     this.seen = storage.get('seen') || {};
     this.unread = new Set();
+    this.keeping = null;
     /** the newest seq that was there when the reader left the end */
     this.leftAt = 0;
     this.asked = { older: null, newer: null };
+    /** the request whose window is waited for: what comes before it is of an older view */
+    this.awaited = 0;
+    /** the seq that the reader looks at, as the view knows it */
+    this.eye = () => 0;
     this.reopens = [];
     this.notice = null;
     this.req = 0;
@@ -102,6 +111,7 @@ export class Session {
 
   #connected(state) {
     if (state !== 'open') this.asked = { older: null, newer: null };
+    if (state !== 'open') this.awaited = 0;
     this.#tell('connection', state);
   }
 
@@ -128,9 +138,12 @@ export class Session {
     this.#open();
   }
 
-  #open() {
+  /** @param {number} [around]  a seq to read at, instead of the tail */
+  #open(around) {
     this.asked = { older: null, newer: null };
-    if (this.current) this.connection.send({ type: 'open', req: ++this.req, tab: this.current });
+    this.awaited = 0;
+    const frame = { type: 'open', req: this.req + 1, tab: this.current, ...(around && { around }) };
+    if (this.current && this.connection.send(frame)) this.awaited = ++this.req;
   }
 
   #apply(frame) {
@@ -182,7 +195,9 @@ export class Session {
     if (this.window) this.window.limits = frame.limits;
     if (this.current && !this.tabs.has(this.current)) this.show(null);
     // With a resume the window comes by itself; a welcome amid a connection is followed by one as well.
-    else if (this.current && !(this.window && this.window.known)) this.#open();
+    else if (this.current && !(this.window && this.window.known)) this.#open(this.around);
+    // The server goes to the oldest row that was held; the reader was further down.
+    else if (this.current && !frame.resumed && !this.window.following) this.#open(this.eye());
     this.#tell('tabs');
     this.#tell('approvals');
     this.#tell('welcome');
@@ -191,11 +206,14 @@ export class Session {
 
   #windowFrame(frame) {
     const log = this.window;
+    if (this.awaited && frame.req !== this.awaited) return;
+    this.awaited = 0;
     switch (frame.type) {
       case 'window':
         log.applyWindow(frame);
         this.asked = { older: null, newer: null };
-        if (log.following) this.leftAt = 0;
+        this.around = 0;
+        this.leftAt = log.following ? 0 : this.leftAt || log.total;
         break;
       case 'chunks': {
         const before = [log.oldest, log.newest];
@@ -299,6 +317,7 @@ export class Session {
   }
 
   #refused(frame) {
+    if (frame.req === this.awaited) this.awaited = 0;
     for (const edge of ['older', 'newer']) {
       if (this.asked[edge] && this.asked[edge].req === frame.req) this.asked[edge] = null;
     }
@@ -345,11 +364,11 @@ export class Session {
     this.#tell('queue');
   }
 
-  /** Sends a message to the visible tab, or to a new one. */
-  async send(text, model) {
+  /** Sends a message to the visible tab, or to a new one, whose model and effort may be told. */
+  async send(text, fields = {}) {
     let tab = this.current;
     if (!tab) {
-      const made = await this.api.post('/api/tabs', model ? { model } : {});
+      const made = await this.api.post('/api/tabs', fields);
       this.tabs.set(made.id, made);
       this.show(made.id);
       this.#tell('tabs');
@@ -410,15 +429,20 @@ export class Session {
   // ---- what the reader does
   // -----------------------------------------------------------------------------------
 
-  /** @param {string|null} id  makes a tab the visible one; null: the empty page of a new one */
-  show(id) {
-    if (id === this.current && this.window) return;
+  /**
+   * @param {string|null} id  makes a tab the visible one; null: the empty page of a new one
+   * @param {number} [around]  a seq to go to
+   */
+  show(id, around = 0) {
+    if (id === this.current && this.window && !around) return;
     this.current = id;
     this.unread.delete(id);
     this.leftAt = 0;
+    this.around = around;
     this.window = id ? new LogWindow(id, this.limits) : null;
-    this.#open();
-    this.#tell('show');
+    if (around) this.window.following = false;
+    this.#open(around);
+    this.#tell('show', around);
     this.#tell('tabs');
   }
 
@@ -484,6 +508,15 @@ export class Session {
     if (!log || !log.newest || !log.following) return;
     if (this.seen[log.tab] === log.newest) return;
     this.seen[log.tab] = log.newest;
+    // Not once a row: a write to the storage takes as long as showing one.
+    if (!this.keeping) this.keeping = this.clock.setTimer(() => this.keep(), SEEN_REST_MS);
+  }
+
+  /** Writes down what was seen. */
+  keep() {
+    if (!this.keeping) return;
+    this.clock.clearTimer(this.keeping);
+    this.keeping = null;
     this.storage.set('seen', this.seen);
   }
 }

@@ -16,15 +16,11 @@ export const S = {
   demoTitle: 'Answers come from a built-in demo, not from a model. Tools are real.',
   demoNote: 'Demo: scripted answers',
   renameTitle: (title) => `${title} (click to rename)`,
-  archive: 'Archive',
+  menu: 'Menu of this tab',
+  close: 'Close',
   archived: (title) => `Archived “${title}”.`,
   undo: 'Undo',
   noSuchTab: 'That tab is archived or erased.',
-  archivedNone: 'Nothing is archived.',
-  archivedNote: 'Archived tabs keep all they hold and can be brought back. Erasing is for good.',
-  bringBack: 'Bring back',
-  erase: 'Erase',
-  eraseSure: 'Really erase?',
   title: 'Title of the tab',
   unread: 'unread',
   status: {
@@ -55,6 +51,7 @@ export const S = {
 
   model: 'Model',
   effort: 'Effort',
+  effortTitle: 'How much the model thinks: effort',
   noModel: 'No model',
   gone: (model) => `${model} (not offered now)`,
 
@@ -85,10 +82,13 @@ export const S = {
   copyFailed: 'Select and copy by hand',
   askAgain: 'Ask again',
   picture: 'picture, not loaded: ',
-  sum: (input, cached, output) =>
-    `${input} in${cached === '0' ? '' : ` · ${cached} cached`} · ${output} out`,
+  sum: (input, cached, percent, output) =>
+    `${input} in${cached ? ` · ${cached} cached (${percent} %)` : ''} · ${output} out`,
+  sumShort: (input, percent, output) =>
+    `${input} in${percent ? ` · ${percent} % cached` : ''} · ${output} out`,
   sumTitle:
-    'Tokens of this turn: sent fresh or written to the cache, read from the cache, and written by the model',
+    'Tokens of this turn: sent fresh or written to the cache, read from the cache, and written by the ' +
+    'model. Press to see its requests.',
   tabSum: (tokens, percent) => `${tokens} tokens${percent ? ` · ${percent} % cached` : ''}`,
   tabSumTitle: 'Tokens of this tab',
   stops: {
@@ -101,7 +101,21 @@ export const S = {
     error: 'ended with an error',
   },
 
+  kinds: {
+    'model-changed': 'The model was changed',
+    'prompt-changed': 'The system prompt was changed',
+    'tools-changed': 'The tools were changed',
+    'thinking-dropped': 'Earlier thinking is no longer sent',
+    'config-reload': 'The config was read again',
+    compacted: 'Compacted to a summary',
+    interrupted: 'Interrupted',
+    cancelled: 'Stopped',
+    limit: 'Reached a limit',
+  },
+
   working: 'Working',
+  compacting: 'Compacting',
+  works: { 'shortening the conversation': 'Compacting' },
   writing: 'Writing',
   thinkingNow: 'Thinking',
   runningTool: (tool) => `Running ${tool}`,
@@ -125,123 +139,5 @@ export const S = {
   failed: (what) => `That did not work: ${what}`,
 
   error: 'Something went wrong',
-  errors: [
-    [
-      /longer than the context|\(413\)/,
-      'The conversation is too long for this model',
-      'Start a new tab, or choose a model with a larger context.',
-    ],
-    [
-      /quota or credit|\b402\b/,
-      'The provider wants to be paid',
-      'Look at the account’s balance, or choose another model above.',
-    ],
-    [
-      /refused the key|\b40[13]\b/,
-      'The provider did not accept the key',
-      'Check the key file of this provider in the config, then try again.',
-    ],
-    [
-      /\b(429|503|529)\b|overloaded|slow down|rate limit/i,
-      'The provider has no room right now',
-      'Wait a little, then try again, or choose another model above.',
-    ],
-    [
-      /does not know this model/,
-      'The provider does not know this model',
-      'Choose another model above, or check its name and base_url in the config.',
-    ],
-    [
-      /no secure connection/,
-      'The connection to the provider is not trusted',
-      'Check the device’s clock and the provider’s address, then try again.',
-    ],
-    [
-      /refused the connection|no (route|connection) to|was not found|lookups hang|answer as HTTP|proxy/,
-      'The provider cannot be reached',
-      'Check that it runs and that base_url in the config is right, then try again.',
-    ],
-    [
-      /sent nothing for/,
-      'The provider stayed silent',
-      'It may still be loading the model. Try again, or choose another model above.',
-    ],
-    [
-      /broke off|fell silent|cut off/,
-      'The answer broke off',
-      'What came is kept. Try again to have it whole.',
-    ],
-    [
-      /answered 5\d\d|reported an error/,
-      'The provider has a fault of its own',
-      'Nothing is wrong on this device. Try again later, or choose another model above.',
-    ],
-  ],
-  errorHint: 'Try again, or choose another model above.',
-
-  pairTitle: 'Pair this browser',
-  pairLead: 'Siskin runs on this device and listens to paired browsers only.',
-  pairHow: 'On the device, run',
-  pairCommand: 'siskin pair',
-  pairThen: 'and type the code that it prints. A code works once, for 10 minutes.',
-  pairField: 'Pairing code',
-  pair: 'Pair',
-  pairing: 'Pairing…',
-  pairWrong: 'That code is wrong, used or expired. Run siskin pair again for a new one.',
-  pairSlow: (s) => `Too many wrong codes. Try again in ${s} s.`,
-  pairEnded: 'This browser is no longer paired.',
-  pairLost: 'No answer from the device. Is it on, and are you on its network?',
-
-  emptyTitle: 'What shall I look after?',
-  suggestions: [
-    ['How is this device doing?', 'How is this device doing? Memory, load, disks and uptime, in short.'],
-    [
-      'What is in my working folder?',
-      'What is in the working directory? List it and say what each file seems to be.',
-    ],
-    ['Find a setting', 'Search the working directory for “password” and tell me which files to look at.'],
-    ['Write me a checklist', 'Write me a short checklist for keeping a home router healthy.'],
-  ],
-  noModelTitle: 'One thing is missing: a model',
-  noModelLead: 'Name a provider in siskin.toml, then restart Siskin. For a model on your own network:',
-  noModelConfig: '[[provider]]\nname = "home"\nkind = "openai"\nbase_url = "http://192.168.1.20:11434/v1"',
-  noModelCloud: 'For a hosted one:',
-  noModelCloudConfig:
-    '[[provider]]\nname = "claude"\nkind = "anthropic"\nbase_url = "https://api.anthropic.com"\n' +
-    'api_key_file = "/etc/siskin/anthropic.key"',
-  noModelCheck: 'On the device, siskin check says whether it can be reached.',
-  noModelErrors: 'What the providers answered:',
-  lookAgain: 'Look again',
-
-  devVersion: 'Version',
-  devUptime: 'Up for',
-  devMemory: 'Memory',
-  devPeak: (peak) => `peak ${peak}`,
-  devHeap: 'Heap',
-  devConnections: 'Connections',
-  devTurns: 'Turns running',
-  devPanics: 'Faults caught',
-  devClock: 'Clock',
-  devClockOk: 'plausible',
-  devClockBad: 'wrong: before the build date. TLS will fail until it is set.',
-  devStore: 'Store',
-  devStoreSize: 'Size',
-  devOf: (used, all) => `${used} of ${all}`,
-  devWal: 'Write-ahead log',
-  devJournal: 'Journal',
-  devSyncs: 'Syncs',
-  devSyncsOf: (turns, checks, others, sealed) =>
-    `${turns} for ${sealed} turns · ${checks} checkpoints · ${others} others`,
-  devBudgets: 'Budgets',
-  devBudgetHead: ['Budget', 'Used', 'Peak', 'Limit'],
-  devFixed: 'Fixed limits',
-  devSandbox: 'Sandbox',
-  devPaired: 'Paired browsers',
-  devThis: 'this one',
-  devSeen: (when) => `seen ${when}`,
-  devAgo: (age) => (age === 'now' ? 'just now' : `${age} ago`),
-  devRevoke: 'Revoke',
-  devRevokeSure: 'Really revoke?',
-  devPairMore: 'Pair another',
-  devPairCode: 'Code for one browser, valid 10 minutes:',
+  compact: 'Compact',
 };

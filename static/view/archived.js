@@ -2,8 +2,9 @@
 
 import { age, exact } from '../core/format.js';
 import { S } from '../core/strings.js';
-import { sureButton } from './buttons.js';
+import { L } from '../core/strings-later.js';
 import { byId, h, setText } from './dom.js';
+import { sureButton } from './sure.js';
 
 export class ArchivedView {
   /** @param {import('../core/api.js').Api} api @param {object} deeds */
@@ -26,7 +27,7 @@ export class ArchivedView {
       const tabs = all.tabs.filter((tab) => tab.archived);
       tabs.sort((a, b) => b.updatedAt - a.updatedAt);
       this.list.replaceChildren(...tabs.map((tab) => this.#tab(tab)));
-      setText(this.says, tabs.length ? S.archivedNote : S.archivedNone);
+      setText(this.says, tabs.length ? L.archivedNote : L.archivedNone);
     } catch (error) {
       setText(this.says, S.failed(error.message));
     }
@@ -36,9 +37,9 @@ export class ArchivedView {
     const back = h(
       'button',
       { class: 'quiet', type: 'button', onclick: () => this.deeds.bringBack(tab.id) },
-      S.bringBack,
+      L.bringBack,
     );
-    const erase = sureButton(S.erase, S.eraseSure, async () => {
+    const erase = sureButton(L.erase, L.eraseSure, async () => {
       await this.deeds.attempt(() => this.api.delete(`/api/tabs/${tab.id}?purge=true`));
       this.#refresh();
     });

@@ -4,11 +4,16 @@ import { S } from '../core/strings.js';
 import { byId, h, setText } from './dom.js';
 import { icon } from './icons.js';
 
+/** The list is as wide as its longest line. */
+const ERROR_CHARS = 60;
+
 export class BarView {
   /** @param {import('../core/session.js').Session} session */
   constructor(session, deeds) {
     this.session = session;
     this.deeds = deeds;
+    /** what the chosen model takes */
+    this.efforts = [];
     this.tabsButton = h(
       'button',
       {
@@ -27,28 +32,35 @@ export class BarView {
       class: 'title',
       type: 'button',
       dir: 'auto',
-      onclick: () => this.#rename(),
+      onclick: () => this.rename(),
     });
-    this.model = h('select', { class: 'model', 'aria-label': S.model, onchange: () => this.#pick() });
-    this.effort = h('select', {
+    this.model = h('select', {
       class: 'model',
+      'aria-label': S.model,
+      onchange: () => this.#picked(deeds.pickModel(this.model.value)),
+    });
+    this.effort = h('select', {
+      class: 'model only-desk',
       'aria-label': S.effort,
       hidden: true,
-      onchange: () => this.#pickEffort(),
+      onchange: () => this.#picked(deeds.pickEffort(this.effort.value)),
     });
-    this.archive = h(
+    this.menu = h(
       'button',
       {
         class: 'icon-button',
         type: 'button',
-        'aria-label': S.archive,
-        title: S.archive,
-        onclick: () => deeds.archive(),
+        'aria-label': S.menu,
+        title: S.menu,
+        'aria-haspopup': 'menu',
+        'aria-expanded': 'false',
+        onclick: () => deeds.menu(this.menu, this.efforts),
       },
-      icon('archive'),
+      icon('more'),
     );
     const heading = h('h1', {}, this.title);
-    byId('bar').replaceChildren(this.tabsButton, heading, this.model, this.effort, this.archive);
+    const place = h('div', { class: 'menu-place' }, this.menu);
+    byId('bar').replaceChildren(this.tabsButton, heading, this.model, this.effort, place);
     // What is offered may have changed since; asked while the list is about to open.
     this.model.addEventListener('pointerdown', () => deeds.refreshModels());
     this.model.addEventListener('focus', () => deeds.refreshModels());
@@ -62,9 +74,12 @@ export class BarView {
     const inTab = !aside;
     this.title.disabled = !tab || !inTab;
     this.title.title = this.title.disabled ? '' : S.renameTitle(title);
-    this.archive.hidden = !tab || !inTab;
     this.model.hidden = !inTab;
-    this.#drawModels(tab);
+    this.#drawModels(tab || this.deeds.draft());
+    // On a phone the effort stands in the menu, also before there is a tab.
+    this.menu.hidden = !inTab || !(tab || this.efforts.length);
+    this.menu.classList.toggle('only-phone', !tab);
+    this.effort.hidden = !inTab || !this.efforts.length;
     const elsewhere = [...this.session.tabs.values()].some(
       (one) =>
         one.id !== this.session.current &&
@@ -73,13 +88,15 @@ export class BarView {
     this.tabsButton.querySelector('.mark').hidden = !elsewhere;
   }
 
+  /** @param {{model?:string, effort?:string}} tab */
   #drawModels(tab) {
     const offer = this.deeds.models();
-    const chosen = (tab ? tab.model : this.deeds.draftModel()) || '';
+    const chosen = tab.model || '';
+    const models = offer ? offer.models : [];
+    this.#drawEfforts(models.find((model) => model.id === chosen) || {}, tab.effort || '');
     const key = JSON.stringify([offer, chosen]);
     if (this.drawn === key) return;
     this.drawn = key;
-    const models = offer ? offer.models : [];
     const groups = new Map();
     for (const model of models) {
       if (!groups.has(model.provider)) groups.set(model.provider, []);
@@ -93,38 +110,38 @@ export class BarView {
       const word = chosen ? (offer ? S.gone(chosen) : chosen.slice(chosen.indexOf('/') + 1)) : S.noModel;
       nodes.unshift(h('option', { value: chosen, selected: true, disabled: !!offer }, word));
     }
-    for (const error of (offer && offer.errors) || []) {
-      nodes.push(h('option', { disabled: true }, `${error.provider}: ${error.message}`));
+    const errors = (offer && offer.errors) || [];
+    for (const { provider, message } of errors) {
+      const start = [...message].slice(0, ERROR_CHARS).join('');
+      const told = start.length < message.length ? `${start}…` : message;
+      nodes.push(h('optgroup', { label: provider }, h('option', { disabled: true }, told)));
     }
     this.model.replaceChildren(...nodes);
-    this.model.title = chosen;
-    this.#drawEfforts(
-      models.find((model) => model.id === chosen),
-      tab,
-    );
+    this.model.title = [chosen, ...errors.map((one) => `${one.provider}: ${one.message}`)].join('\n');
   }
 
-  #drawEfforts(model, tab) {
-    const efforts = (tab && model && model.efforts) || [];
-    this.effort.hidden = !efforts.length;
-    const chosen = (tab && tab.effort) || '';
+  /** Only where the model takes one; one that it does not take (any more) is left out by the server. */
+  #drawEfforts({ efforts = [] }, chosen) {
+    this.efforts = efforts;
+    const key = JSON.stringify([efforts, chosen]);
+    if (this.drawnEfforts === key) return;
+    this.drawnEfforts = key;
     this.effort.replaceChildren(
-      h('option', { value: '', selected: !chosen }, S.effort),
+      option('', S.effort, !efforts.includes(chosen)),
       ...efforts.map((one) => option(one, one, one === chosen)),
     );
+    this.effort.title = S.effortTitle;
   }
 
-  #pick() {
-    this.deeds.pickModel(this.model.value);
-    this.drawn = null;
+  /** Whatever comes of it, the list shows what is so. */
+  async #picked(done) {
+    await done;
+    this.drawn = this.drawnEfforts = null;
+    this.draw();
   }
 
-  #pickEffort() {
-    this.deeds.change({ effort: this.effort.value || null });
-    this.drawn = null;
-  }
-
-  #rename() {
+  /** The title becomes a field. */
+  rename() {
     const tab = this.session.tabs.get(this.session.current);
     if (!tab) return;
     const field = h('input', {

@@ -1,13 +1,8 @@
-/**
- * Buttons with a life of their own: copying, also where the clipboard API does not exist (on plain http at a
- * LAN address), and what asks before it does.
- */
+/** A button that copies, also where the clipboard API does not exist: on plain http at a LAN address. */
 
 import { S } from '../core/strings.js';
 import { h, setText } from './dom.js';
 import { icon } from './icons.js';
-
-const FORGET_MS = 5000;
 
 /** @param {string} text @returns {Promise<boolean>} */
 async function copy(text) {
@@ -32,7 +27,7 @@ async function copy(text) {
 
 /** @param {() => string} text @returns {HTMLButtonElement} */
 export function copyButton(text) {
-  const word = h('span', {}, S.copy);
+  const word = h('span', { class: 'word' }, S.copy);
   const button = h(
     'button',
     { class: 'quiet', type: 'button', 'aria-label': S.copy, onclick: act },
@@ -50,31 +45,5 @@ export function copyButton(text) {
     show(done ? 'check' : 'cross', done ? S.copied : S.copyFailed);
     setTimeout(() => show('copy', S.copy), 2000);
   }
-  return button;
-}
-
-/**
- * A button for what cannot be undone: one press asks, the next one does it; left alone it forgets.
- * @param {string} word @param {string} question @param {() => void} act
- */
-export function sureButton(word, question, act) {
-  const button = h('button', { class: 'quiet', type: 'button' }, word);
-  let timer = 0;
-  function calm() {
-    clearTimeout(timer);
-    timer = 0;
-    button.classList.remove('sure');
-    setText(button, word);
-  }
-  button.addEventListener('click', () => {
-    if (timer) {
-      calm();
-      act();
-      return;
-    }
-    button.classList.add('sure');
-    setText(button, question);
-    timer = setTimeout(calm, FORGET_MS);
-  });
   return button;
 }

@@ -4,6 +4,7 @@ import { count, hitRate, span } from '../core/format.js';
 import { S } from '../core/strings.js';
 import { byId, h, setText, sync } from './dom.js';
 import { icon } from './icons.js';
+import { sumText } from './sum.js';
 
 /** A draft is written down this long after the last key. */
 const DRAFT_MS = 400;
@@ -205,14 +206,15 @@ export class ComposerView {
     const busy = this.#busy && !away;
     const demo = !this.#busy && !!this.deeds.status() && this.deeds.status().demo;
     setText(this.doing, busy ? this.#doing(tab) : demo ? S.demoNote : away ? S.away : '');
+    // A provider's words may be longer than the line, and even than three.
+    const retrying = busy && tab.status === 'retrying';
+    this.doing.classList.toggle('long', retrying);
+    this.doing.title = retrying ? this.doing.textContent : '';
     this.doing.classList.toggle('demo', demo);
     this.doing.classList.toggle('busy', busy);
     setText(this.tokens, tab ? this.#tokens(tab) : this.coarse.matches ? '' : S.hintDesk);
-    this.tokens.title = tab && tab.usage && hitRate(tab.usage) !== null ? this.#sums(tab.usage) : '';
-  }
-
-  #sums({ input, cacheRead, cacheWrite, output }) {
-    return `${S.tabSumTitle}: ${S.sum(count(input + cacheWrite), count(cacheRead), count(output))}`;
+    const known = tab && tab.usage && hitRate(tab.usage) !== null;
+    this.tokens.title = known ? `${S.tabSumTitle}: ${sumText(tab.usage)}` : '';
   }
 
   #doing(tab) {
@@ -239,6 +241,10 @@ export class ComposerView {
     if (open && open.type === 'thinking') return S.thinkingNow;
     if (open) return S.runningTool(open.data.name);
     const last = log && log.rows[log.rows.length - 1];
+    const { message } = this.session.details.get(this.session.current) || {};
+    if (message) return S.works[message] || message;
+    // Who came later was not told. A turn begins with what was asked; one without is a compaction.
+    if (log && log.turnId && log.atTail && (!last || last.turnId !== log.turnId)) return S.compacting;
     if (last && last.type === 'tool_call' && last.turnId === log.turnId)
       return S.runningTool(last.data.name);
     return S.working;

@@ -2,9 +2,10 @@
 
 import { age, count, exact, size, span } from '../core/format.js';
 import { S } from '../core/strings.js';
-import { sureButton } from './buttons.js';
+import { L } from '../core/strings-later.js';
 import { byId, h, setText } from './dom.js';
 import { icon } from './icons.js';
+import { sureButton } from './sure.js';
 
 const REFRESH_MS = 5000;
 
@@ -23,13 +24,13 @@ export class DeviceView {
         { class: 'column page' },
         this.says,
         this.facts,
-        h('h2', {}, S.devPaired),
+        h('h2', {}, L.devPaired),
         this.devices,
         h(
           'button',
           { class: 'plain', type: 'button', onclick: () => this.#newCode() },
           icon('plus'),
-          S.devPairMore,
+          L.devPairMore,
         ),
         this.code,
       ),
@@ -77,9 +78,9 @@ export class DeviceView {
     const seen = h(
       'span',
       { class: 'dim', title: exact(device.lastSeenAt) },
-      device.current ? S.devThis : S.devSeen(S.devAgo(age(device.lastSeenAt, Date.now()))),
+      device.current ? L.devThis : L.devSeen(L.devAgo(age(device.lastSeenAt, Date.now()))),
     );
-    const button = sureButton(S.devRevoke, S.devRevokeSure, async () => {
+    const button = sureButton(L.devRevoke, L.devRevokeSure, async () => {
       await this.deeds.attempt(() => this.api.delete(`/api/devices/${device.id}`));
       this.#showDevices();
     });
@@ -89,7 +90,7 @@ export class DeviceView {
   async #newCode() {
     await this.deeds.attempt(async () => {
       const { code, url } = await this.api.post('/api/pair/code', {});
-      this.code.replaceChildren(S.devPairCode, ' ', h('strong', {}, code), h('br'), h('code', {}, url));
+      this.code.replaceChildren(L.devPairCode, ' ', h('strong', {}, code), h('br'), h('code', {}, url));
       this.code.hidden = false;
       this.code.scrollIntoView({ block: 'nearest' });
     });
@@ -114,22 +115,22 @@ function table(rows, head, kind = '') {
 function facts(status) {
   const { memory = {}, store = {}, budgets = [], sandbox = [] } = status;
   const general = [
-    [S.devVersion, `${status.version}${status.demo ? ` · ${S.demo}` : ''}`],
-    [S.devUptime, span(status.uptimeMs)],
-    [S.devMemory, `${size(memory.rss)} · ${S.devPeak(size(memory.peakRss))}`],
-    [S.devHeap, `${size(memory.heap)} · ${S.devPeak(size(memory.peakHeap))}`],
-    [S.devConnections, String(status.connections)],
-    [S.devTurns, String(status.turns)],
-    [S.devPanics, String(status.panics)],
-    [S.devClock, status.clockOk ? S.devClockOk : S.devClockBad],
+    [L.devVersion, `${status.version}${status.demo ? ` · ${S.demo}` : ''}`],
+    [L.devUptime, span(status.uptimeMs)],
+    [L.devMemory, `${size(memory.rss)} · ${L.devPeak(size(memory.peakRss))}`],
+    [L.devHeap, `${size(memory.heap)} · ${L.devPeak(size(memory.peakHeap))}`],
+    [L.devConnections, String(status.connections)],
+    [L.devTurns, String(status.turns)],
+    [L.devPanics, String(status.panics)],
+    [L.devClock, status.clockOk ? L.devClockOk : L.devClockBad],
   ];
   const kept = [
-    [S.devStoreSize, S.devOf(size(store.bytes), size(store.limitBytes))],
-    [S.devWal, size(store.walBytes)],
-    [S.devJournal, `${store.journal}: ${store.promise}`],
+    [L.devStoreSize, L.devOf(size(store.bytes), size(store.limitBytes))],
+    [L.devWal, size(store.walBytes)],
+    [L.devJournal, `${store.journal}: ${store.promise}`],
     [
-      S.devSyncs,
-      S.devSyncsOf(
+      L.devSyncs,
+      L.devSyncsOf(
         count(store.turnSyncs),
         count(store.checkpointSyncs),
         count(store.otherSyncs),
@@ -137,12 +138,12 @@ function facts(status) {
       ),
     ],
   ];
-  const nodes = [table(general), h('h2', {}, S.devStore)];
+  const nodes = [table(general), h('h2', {}, L.devStore)];
   if (store.error) nodes.push(h('p', { class: 'cause' }, store.error));
-  nodes.push(table(kept), h('h2', {}, S.devBudgets), ...budgetTables(budgets));
+  nodes.push(table(kept), h('h2', {}, L.devBudgets), ...budgetTables(budgets));
   if (sandbox.length) {
     nodes.push(
-      h('h2', {}, S.devSandbox),
+      h('h2', {}, L.devSandbox),
       table(sandbox.map((one) => [one.layer, one.ok ? icon('check') : icon('cross'), one.text])),
     );
   }
@@ -155,8 +156,8 @@ function budgetTables(budgets) {
   const fixed = budgets.filter((one) => one.used == null);
   const rest = fixed.map((one) => [name(one), amount(one.limit, one.unit)]);
   return [
-    table(metered.map(meteredRow), S.devBudgetHead, 'figures'),
-    h('details', {}, h('summary', {}, S.devFixed), table(rest, null, 'figures')),
+    table(metered.map(meteredRow), L.devBudgetHead, 'figures'),
+    h('details', {}, h('summary', {}, L.devFixed), table(rest, null, 'figures')),
   ];
 }
 

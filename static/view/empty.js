@@ -1,6 +1,6 @@
 /** A tab without rows: four things to ask; or, without any model, what to put in the config. */
 
-import { S } from '../core/strings.js';
+import { L } from '../core/strings-later.js';
 import { h } from './dom.js';
 import { icon } from './icons.js';
 
@@ -8,7 +8,7 @@ import { icon } from './icons.js';
 export function emptyPage(deeds) {
   const offer = deeds.models();
   if (offer && !offer.models.length) return noModel(offer.errors || [], deeds);
-  const buttons = S.suggestions.map(([title, text]) =>
+  const buttons = L.suggestions.map(([title, text]) =>
     h(
       'button',
       { class: 'suggestion', type: 'button', title: text, onclick: () => deeds.send(text) },
@@ -19,14 +19,14 @@ export function emptyPage(deeds) {
     'div',
     { class: 'welcome' },
     h('img', { src: 'icon.svg', alt: '', width: 56, height: 56 }),
-    h('h1', {}, S.emptyTitle),
+    h('h1', {}, L.emptyTitle),
     h('div', { class: 'suggestions' }, ...buttons),
   );
 }
 
 function noModel(errors, deeds) {
   const told = errors.length && [
-    h('p', {}, S.noModelErrors),
+    h('p', {}, L.noModelErrors),
     h(
       'ul',
       { class: 'cause' },
@@ -36,13 +36,13 @@ function noModel(errors, deeds) {
   return h(
     'div',
     { class: 'welcome help' },
-    h('h1', {}, S.noModelTitle),
+    h('h1', {}, L.noModelTitle),
     ...(told || []),
-    h('p', {}, S.noModelLead),
-    h('pre', {}, S.noModelConfig),
-    h('p', {}, S.noModelCloud),
-    h('pre', {}, S.noModelCloudConfig),
-    h('p', {}, S.noModelCheck),
-    h('button', { class: 'plain', type: 'button', onclick: deeds.lookAgain }, icon('again'), S.lookAgain),
+    h('p', {}, L.noModelLead),
+    h('pre', {}, L.noModelConfig),
+    h('p', {}, L.noModelCloud),
+    h('pre', {}, L.noModelCloudConfig),
+    h('p', {}, L.noModelCheck),
+    h('button', { class: 'plain', type: 'button', onclick: deeds.lookAgain }, icon('again'), L.lookAgain),
   );
 }

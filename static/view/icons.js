@@ -29,6 +29,7 @@ const PATHS = {
   moon: 'M16 12A7 7 0 0 1 8 4a6.5 6.5 0 1 0 8 8z',
   auto: 'M10 3a7 7 0 1 0 0 14zM10 3a7 7 0 0 1 0 14',
   archive: 'M3 4h14v3.5H3zM4.5 7.5V16h11V7.5M8 10.5h4',
+  more: 'M4.5 10h.01M10 10h.01M15.5 10h.01',
 };
 
 const TOOLS = {
@@ -46,12 +47,17 @@ const SVG = 'http://www.w3.org/2000/svg';
 
 /** @param {string} name @returns {SVGElement} */
 export function icon(name) {
+  return drawn(name, PATHS[name] || PATHS.tool);
+}
+
+/** @param {string} name @param {string} d  for what is not needed at once @returns {SVGElement} */
+export function drawn(name, d) {
   const svg = document.createElementNS(SVG, 'svg');
   svg.setAttribute('viewBox', '0 0 20 20');
   svg.setAttribute('class', `icon icon-${name}`);
   svg.setAttribute('aria-hidden', 'true');
   const path = document.createElementNS(SVG, 'path');
-  path.setAttribute('d', PATHS[name] || PATHS.tool);
+  path.setAttribute('d', d);
   svg.append(path);
   return svg;
 }

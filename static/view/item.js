@@ -5,6 +5,7 @@ import { S } from '../core/strings.js';
 import { exact, span } from '../core/format.js';
 import { h, setText } from './dom.js';
 import { icon } from './icons.js';
+import { later } from './later.js';
 import { showMarkdown } from './markdown.js';
 import { toolItem } from './tool.js';
 
@@ -15,7 +16,8 @@ const LONG_TEXT = 1600;
  * @typedef {object} Surroundings
  * @property {Set<string>} opened  keys of the items that the reader opened
  * @property {(node: HTMLElement, change: () => void) => void} hold
- * @property {(text: string) => void} ask  sends a message
+ * @property {(item: import('../core/group.js').Item) => void} again  sends what was asked once more
+ * @property {() => void} compact
  * @property {import('../core/session.js').Session} session
  */
 
@@ -129,36 +131,53 @@ function errorItem(item, around) {
   const title = h('strong', {});
   const message = h('p', { class: 'cause' });
   const hint = h('p', {});
-  const button = h(
-    'button',
-    { class: 'plain', type: 'button', onclick: () => around.again(item) },
-    icon('again'),
-    S.tryAgain,
-  );
-  const node = h('div', { class: 'item error' }, icon('warn'), h('div', {}, title, message, hint, button));
+  const again = deed('again', '', () => around.again(item));
+  const buttons = h('div', { class: 'deeds' }, again);
+  const node = h('div', { class: 'item error' }, icon('warn'), h('div', {}, title, message, hint, buttons));
   return {
     node,
     update(now) {
       const { data } = now.rows[0];
-      const told = `${data.status || ''} ${data.message}`;
-      const known = S.errors.find(([pattern]) => pattern.test(told));
-      setText(title, known ? known[1] : S.error);
+      setText(title, S.error);
       setText(message, data.message);
-      setText(hint, known ? known[2] : S.errorHint);
+      setText(again.lastChild, data.retryable ? S.tryAgain : S.askAgain);
+      // Until it is there, or if it does not come, the message itself has to do.
+      later('meaning').then(
+        (module) => show(module.meaning(data)),
+        () => {},
+      );
     },
   };
+  function show(meant) {
+    setText(title, meant.title || S.error);
+    setText(hint, meant.hint);
+    if (meant.compacts && buttons.children.length < 2)
+      buttons.prepend(deed(null, S.compact, around.compact));
+  }
 }
 
-function systemItem(item) {
-  const node = h('p', { class: 'item system' });
-  return {
-    node,
-    update(now) {
-      const row = now.rows[0];
-      setText(node, row.data.text || row.data.kind);
-      node.title = exact(row.createdAt);
-    },
+function deed(mark, word, act) {
+  const props = { class: 'plain', type: 'button', onclick: act };
+  return h('button', props, mark && icon(mark), h('span', {}, word));
+}
+
+/** One dim line; that of a compaction opens to its summary. */
+function systemItem(item, around) {
+  const row = item.rows[0];
+  const { kind, text } = row.data;
+  if (kind !== 'compacted') {
+    const node = h('p', { class: 'item system' }, text || S.kinds[kind] || kind);
+    return { node: Object.assign(node, { title: exact(row.createdAt) }), update() {} };
+  }
+  const fill = (body) => {
+    if (body.firstChild) return;
+    const summary = h('div', { class: 'md' });
+    showMarkdown(summary, row, false);
+    body.append(summary);
   };
+  const line = opening(item.key, 'item system', [h('span', {}, S.kinds.compacted)], fill, around);
+  line.node.title = exact(row.createdAt);
+  return { node: line.node, update: line.show };
 }
 
 const KINDS = {

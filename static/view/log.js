@@ -5,14 +5,15 @@
  */
 
 import { answerText, askedText, keyOf, project, signature } from '../core/group.js';
-import { clock, count, exact } from '../core/format.js';
+import { clock, exact } from '../core/format.js';
 import { S } from '../core/strings.js';
 import { copyButton } from './buttons.js';
 import { h, setText, sync } from './dom.js';
-import { emptyPage } from './empty.js';
 import { icon } from './icons.js';
 import { makeItem } from './item.js';
+import { later } from './later.js';
 import { Scroller } from './scroll.js';
+import { sumButton } from './sum.js';
 
 /** Keys of opened items that are remembered. */
 const OPENED_MAX = 500;
@@ -44,6 +45,9 @@ export class LogView {
     this.dirty = false;
     this.grown = false;
     this.waitedSince = 0;
+    /** a seq to be brought into view once it is there */
+    this.target = 0;
+    session.eye = () => this.#eye();
     this.coarse = matchMedia('(pointer: coarse)');
     this.scroller = new Scroller(box, this.column, {
       following: () => !this.session.window || this.session.window.following,
@@ -56,6 +60,7 @@ export class LogView {
       session,
       hold: (node, change) => this.scroller.hold(node, change),
       again: (item) => this.#again(item),
+      compact: () => deeds.compact(),
     };
   }
 
@@ -71,9 +76,10 @@ export class LogView {
     this.#schedule();
   }
 
-  /** Another tab is visible. */
-  cleared() {
+  /** Another tab is visible, or another part of it. @param {number} target  a seq to go to */
+  cleared(target) {
     this.opened.clear();
+    this.target = target;
     this.turns.replaceChildren();
     this.shown.clear();
     this.changed();
@@ -99,12 +105,33 @@ export class LogView {
       this.dirty = this.grown = false;
       this.waitedSince = 0;
       this.scroller.keep(() => this.#reconcile());
+      this.#goTo();
       this.showEdges();
       this.scroller.look();
     } else if (this.grown) {
       this.grown = false;
       this.#grow();
     }
+  }
+
+  /** Once the row that the reader asked for is there. */
+  #goTo() {
+    const log = this.session.window;
+    const row = log && this.target && log.row(this.target);
+    if (!row) return;
+    this.target = 0;
+    const node = this.turns.querySelector(`[data-key="${CSS.escape(keyOf(row))}"]`);
+    this.scroller.show(node);
+    node.classList.add('found');
+  }
+
+  /** The seq of the item that the reader looks at. */
+  #eye() {
+    for (const { turn } of this.shown.values()) {
+      const item = turn.items.find((one) => one.key === this.scroller.key);
+      if (item) return (item.rows[0] || item.results[0]).seq;
+    }
+    return 0;
   }
 
   /** While reading, what a finger has set in motion comes to rest first: iOS would ignore the correction. */
@@ -183,7 +210,8 @@ export class LogView {
     const told = last.kind === 'error' || last.kind === 'system';
     if (sum && sum.stopReason && S.stops[sum.stopReason] && !told)
       parts.push(h('span', {}, S.stops[sum.stopReason]));
-    if (sum && sum.usage && sum.usage.input + sum.usage.output > 0) parts.push(this.#tokens(sum.usage));
+    if (sum && sum.usage && sum.usage.input + sum.usage.output > 0)
+      parts.push(sumButton(sum.usage, shown, this));
     if (turn.items.some((item) => item.kind === 'text'))
       parts.push(copyButton(() => answerText(shown.turn)));
     // An error has its own button.
@@ -198,21 +226,21 @@ export class LogView {
             onclick: () => this.deeds.send(askedText(shown.turn)),
           },
           icon('again'),
-          h('span', {}, S.askAgain),
+          h('span', { class: 'word' }, S.askAgain),
         ),
       );
     }
     shown.sum.replaceChildren(...parts);
   }
 
-  #tokens(usage) {
-    const text = S.sum(count(usage.input + usage.cacheWrite), count(usage.cacheRead), count(usage.output));
-    return h('span', { title: S.sumTitle }, text);
-  }
-
   #again(item) {
     for (const shown of this.shown.values()) {
-      if (shown.items.has(item.key) && askedText(shown.turn)) return this.deeds.send(askedText(shown.turn));
+      if (!shown.items.has(item.key)) continue;
+      if (askedText(shown.turn)) return this.deeds.send(askedText(shown.turn));
+      // A turn that nobody asked for, and that is held from its beginning, was a compaction.
+      const { oldest, hasOlder } = this.session.window;
+      const begins = shown.turn.items[0].rows[0];
+      if (begins && (begins.seq > oldest || !hasOlder)) return this.deeds.compact();
     }
     this.deeds.focus();
   }
@@ -260,16 +288,34 @@ export class LogView {
       if (!this.empty.hidden) this.empty.replaceChildren();
       this.empty.hidden = true;
       this.emptyFor = null;
-    } else if (this.empty.hidden || this.emptyFor !== this.deeds.models()) {
-      this.emptyFor = this.deeds.models();
-      this.empty.replaceChildren(emptyPage(this.deeds));
+    } else if (this.empty.hidden || this.emptyFor !== this.#lack()) {
+      this.emptyFor = this.#lack();
+      this.#fillEmpty(this.emptyFor);
       this.empty.hidden = false;
       this.box.scrollTop = 0;
     }
     this.column.hidden = empty;
   }
 
+  /** What the empty page is made of: the offer, if it has no model, which is what it tells then. */
+  #lack() {
+    const offer = this.deeds.models();
+    return offer && !offer.models.length ? offer : null;
+  }
+
+  async #fillEmpty(lack) {
+    try {
+      const { emptyPage } = await later('empty');
+      if (!this.empty.hidden && this.emptyFor === lack) this.empty.replaceChildren(emptyPage(this.deeds));
+    } catch {
+      // The next look at it tries again; one can write without it.
+      this.emptyFor = undefined;
+    }
+  }
+
   #near(edge) {
+    // What waits to be drawn comes first: more pages would push out what the reader still looks at.
+    if (this.dirty) return;
     if (edge === 'older' && this.session.window && !this.session.window.hasOlder) return;
     this.session.more(edge);
     this.showEdges();

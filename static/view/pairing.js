@@ -1,15 +1,7 @@
 /** The screen of a browser that is not paired: one field, and where to get what goes into it. */
 
-import { S } from '../core/strings.js';
+import { L } from '../core/strings-later.js';
 import { byId, h, setText } from './dom.js';
-
-/** @returns {string|null} the code of a pairing link; the address forgets it at once */
-export function codeFromAddress() {
-  const found = location.hash.match(/^#pair=([A-Za-z0-9-]{4,32})$/);
-  if (!found) return null;
-  history.replaceState(null, '', location.pathname + location.search);
-  return found[1];
-}
 
 /** How this browser is called in the list of devices. */
 function ownName() {
@@ -36,17 +28,17 @@ export class PairingView {
       'aria-describedby': 'pair-says',
       required: true,
     });
-    this.button = h('button', { class: 'primary', type: 'submit' }, S.pair);
+    this.button = h('button', { class: 'primary', type: 'submit' }, L.pair);
     this.says = h('p', { id: 'pair-says', class: 'says', role: 'status' });
     byId('pair').replaceChildren(
       h(
         'form',
         { class: 'card', onsubmit: (event) => this.#submit(event) },
         h('img', { src: 'icon.svg', alt: '', width: 64, height: 64 }),
-        h('h1', {}, S.pairTitle),
-        h('p', {}, S.pairLead),
-        h('p', {}, `${S.pairHow} `, h('code', {}, S.pairCommand), ` ${S.pairThen}`),
-        h('label', { for: 'code' }, S.pairField),
+        h('h1', {}, L.pairTitle),
+        h('p', {}, L.pairLead),
+        h('p', {}, `${L.pairHow} `, h('code', {}, L.pairCommand), ` ${L.pairThen}`),
+        h('label', { for: 'code' }, L.pairField),
         h('div', { class: 'row' }, this.field, this.button),
         this.says,
       ),
@@ -61,9 +53,9 @@ export class PairingView {
     this.field.focus();
   }
 
-  hide() {
-    byId('pair').hidden = true;
-    byId('app').hidden = false;
+  /** It was paired until now. */
+  ended() {
+    this.show(L.pairEnded);
   }
 
   #say(text) {
@@ -80,7 +72,7 @@ export class PairingView {
     const bare = typed.toUpperCase().replace(/[^A-Z0-9]/g, '');
     const code = bare.length === 8 ? `${bare.slice(0, 4)}-${bare.slice(4)}` : typed.trim().toUpperCase();
     this.button.disabled = true;
-    setText(this.button, S.pairing);
+    setText(this.button, L.pairing);
     try {
       const { token } = await this.api.post('/api/pair', { code, name: ownName() });
       this.field.value = '';
@@ -90,13 +82,13 @@ export class PairingView {
       this.field.select();
     }
     this.button.disabled = false;
-    setText(this.button, S.pair);
+    setText(this.button, L.pair);
   }
 }
 
 function reasonOf(error) {
-  if (error.status === 401) return S.pairWrong;
-  if (error.status === 429) return S.pairSlow(error.retryAfterS || 60);
-  if (error.status === 0) return S.pairLost;
+  if (error.status === 401) return L.pairWrong;
+  if (error.status === 429) return L.pairSlow(error.retryAfterS || 60);
+  if (error.status === 0) return L.pairLost;
   return error.message;
 }

@@ -9,6 +9,7 @@ const REMEMBER_CHARS = 400_000;
 export function rememberWindow(session) {
   const storage = storageIn(() => sessionStorage);
   window.addEventListener('pagehide', () => {
+    session.keep();
     const log = session.window;
     storage.set('window', null);
     if (!log || !log.known || !log.following || !log.rows.length) return;

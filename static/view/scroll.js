@@ -1,10 +1,11 @@
 /**
  * The one owner of the log's scroll position.
  *
- * Following: the end stays in view. Reading: what the reader looks at does not move, whatever is added or
- * dropped around it, by the rectangle of a row that survives; the browser's own anchoring is off, since
- * Safari has none. Following is left by the reader's own upward move only, and taken up again at the very
- * end or by the button: never guessed from distance.
+ * Following: the end stays in view. Reading: what the reader looks at does not move, whatever is added,
+ * dropped or resized around it, by the rectangle of a block that survives; the browser's own anchoring is
+ * off, since Safari has none. Following is left by the reader's own upward move only, and taken up again at
+ * the very end or by the button: never guessed from distance. More is loaded at the edge to which the reader
+ * moves, so that two edges that are near at once do not load and drop the same rows for ever.
  */
 
 /** Further than any log is high; writing it needs no reading of the height. */
@@ -13,6 +14,8 @@ const END = 1e9;
 const SLACK_PX = 2;
 /** A scroll event this near to the last is the same movement. */
 const STILL_MS = 120;
+const UP = ['ArrowUp', 'PageUp', 'Home'];
+const DOWN = ['ArrowDown', 'PageDown', ' '];
 
 export class Scroller {
   /**
@@ -33,6 +36,10 @@ export class Scroller {
     this.movedAt = 0;
     this.touching = false;
     this.touchY = 0;
+    /** the reader's last move: -1 up, 1 down */
+    this.way = 0;
+    /** what the reader looks at, and where it was: `{node, top}` */
+    this.mark = null;
     this.#listen();
   }
 
@@ -69,12 +76,13 @@ export class Scroller {
     this.box.addEventListener('keydown', (event) => {
       if (event.target instanceof HTMLElement && /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName))
         return;
-      if (['ArrowUp', 'PageUp', 'Home'].includes(event.key) || (event.key === ' ' && event.shiftKey))
-        this.#pushed(-1);
+      if (UP.includes(event.key) || (event.key === ' ' && event.shiftKey)) this.#pushed(-1);
+      else if (DOWN.includes(event.key)) this.#pushed(1);
       if (event.key === 'End') this.on.follow(true);
     });
-    new ResizeObserver(() => this.pin()).observe(this.content);
-    new ResizeObserver(() => this.pin()).observe(this.box);
+    const resized = new ResizeObserver(() => this.#resized());
+    resized.observe(this.content);
+    resized.observe(this.box);
   }
 
   get #toEnd() {
@@ -83,15 +91,16 @@ export class Scroller {
 
   /** The reader pushes: -1 up, 1 down. */
   #pushed(way) {
+    this.way = way || this.way;
     if (way < 0 && this.on.following()) {
       // From here on movement is the reader's: what following scrolled just now is not a move back to the
       // end.
       this.last = this.box.scrollTop;
       this.on.follow(false);
       this.#edges();
-    } else if (way > 0 && !this.on.following() && this.#toEnd <= SLACK_PX && this.on.canReturn()) {
-      this.on.follow(true);
-    } else if (way < 0 && this.box.scrollTop <= 0) {
+    } else if (way > 0 ? this.#toEnd <= SLACK_PX : this.box.scrollTop <= 0) {
+      // Nothing will scroll.
+      if (way > 0 && this.on.canReturn()) this.on.follow(true);
       this.#edges();
     }
   }
@@ -100,9 +109,11 @@ export class Scroller {
     const top = this.box.scrollTop;
     const moved = top - this.last;
     this.last = top;
+    this.#look();
     if (Math.abs(top - this.own) < 1) return;
     this.own = -1;
     this.movedAt = performance.now();
+    this.way = Math.sign(moved) || this.way;
     if (this.on.following()) {
       // What shrinks below the reader clamps the position: that is at the end, and not the reader's move.
       if (moved < -0.5 && this.#toEnd > SLACK_PX) this.on.follow(false);
@@ -114,8 +125,13 @@ export class Scroller {
 
   #edges() {
     if (this.on.following()) return;
-    if (this.box.scrollTop < this.box.clientHeight) this.on.near('older');
-    if (this.#toEnd < this.box.clientHeight) this.on.near('newer');
+    const { scrollTop, clientHeight } = this.box;
+    const toEnd = this.#toEnd;
+    // On a tall screen a window is not much higher than what is seen: what goes at the other end must be out
+    // of sight.
+    const near = Math.min(clientHeight, (scrollTop + toEnd) / 4);
+    if (this.way < 0 && scrollTop <= near) this.on.near('older');
+    if (this.way > 0 && toEnd <= near + SLACK_PX) this.on.near('newer');
   }
 
   /** The edges may be near without any movement: after rows came or went. */
@@ -138,25 +154,40 @@ export class Scroller {
 
   /** Runs a change of the items; afterwards the end, or what the reader looked at, is where it was. */
   keep(change) {
-    if (this.on.following()) {
-      change();
-      this.pin();
-      return;
-    }
+    // At the end the observer sees the column change, once the page is laid out anyway.
+    if (this.on.following()) return change();
     const marks = this.#marks();
     change();
     const mark = marks.find(({ node }) => node.isConnected);
     if (mark) this.#shift(mark.node.getBoundingClientRect().top - mark.top);
+    this.#look();
   }
 
-  /** Items from the first visible one on, with their places. */
-  #marks() {
+  /** What was laid out late, above or around: the end, or what the reader looks at, is where it was. */
+  #resized() {
+    if (this.on.following()) return this.pin();
+    const { mark } = this;
+    if (mark && mark.node.isConnected) this.#shift(mark.node.getBoundingClientRect().top - mark.top);
+    else this.#look();
+  }
+
+  #look() {
+    this.mark = this.on.following() ? null : this.#marks(1)[0];
+  }
+
+  /** Blocks from the first visible one on, with their places; the first as deep inside as it can be told. */
+  #marks(most = 60) {
     const edge = this.box.getBoundingClientRect().top;
     const marks = [];
     for (const node of this.content.querySelectorAll('[data-key]')) {
       const { top, bottom } = node.getBoundingClientRect();
-      if (bottom > edge) marks.push({ node, top });
-      if (marks.length > 60) break;
+      if (bottom <= edge) continue;
+      if (top < edge && !marks.length) {
+        const inner = [...node.children].find((one) => one.getBoundingClientRect().bottom > edge);
+        if (inner) marks.push({ node: inner, top: inner.getBoundingClientRect().top });
+      }
+      marks.push({ node, top });
+      if (marks.length >= most) break;
     }
     return marks;
   }
@@ -176,6 +207,18 @@ export class Scroller {
     const followed = this.on.following();
     change();
     this.#shift(node.getBoundingClientRect().top - top);
+    this.#look();
     if (followed && this.#toEnd > SLACK_PX) this.on.follow(false);
+  }
+  /** Brings a node into view, for one who reads. */
+  show(node) {
+    this.#shift(node.getBoundingClientRect().top - this.box.getBoundingClientRect().top - 48);
+    this.#look();
+  }
+
+  /** The key of the item that the reader looks at. */
+  get key() {
+    const node = this.mark && this.mark.node.closest('[data-key]');
+    return node ? node.dataset.key : '';
   }
 }

@@ -16,7 +16,10 @@ async function setUp(t, options = {}) {
 }
 
 const tab = (page, name) => page.getByRole('navigation', { name: 'Tabs' }).getByRole('link', { name });
-const archive = (page) => page.getByRole('button', { name: 'Archive', exact: true });
+const choose = async (page, name) => {
+  await page.getByRole('button', { name: 'Menu of this tab' }).click();
+  await page.getByRole('menuitem', { name }).click();
+};
 const newTab = (page) => page.getByRole('link', { name: 'New tab' }).first().click();
 
 test('an archived tab comes back by undo, and from its page; erased it is gone', async (t) => {
@@ -27,12 +30,12 @@ test('an archived tab comes back by undo, and from its page; erased it is gone',
     await ask(page, name);
     await rested(page);
   }
-  await archive(page).click();
+  await choose(page, 'Archive');
   await tab(page, /Second thing/).waitFor({ state: 'detached' });
   await page.getByRole('button', { name: 'Undo' }).click();
   await log(page).getByText('Second thing', { exact: true }).waitFor();
 
-  await archive(page).click();
+  await choose(page, 'Archive');
   await tab(page, /Second thing/).waitFor({ state: 'detached' });
   await page.getByRole('link', { name: 'Archived' }).click();
   const kept = page.getByRole('main').getByRole('listitem');
@@ -40,7 +43,7 @@ test('an archived tab comes back by undo, and from its page; erased it is gone',
   assert.equal(await kept.count(), 1, 'the open tab is not in the list');
   await tab(page, /First thing/).click();
   await log(page).getByText('First thing', { exact: true }).waitFor();
-  await archive(page).click();
+  await choose(page, 'Archive');
   await page.getByText('No tabs yet.').waitFor();
   await page.getByRole('link', { name: 'Archived' }).click();
   await page.getByRole('heading', { name: 'Archived tabs' }).waitFor();

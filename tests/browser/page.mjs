@@ -121,3 +121,11 @@ export async function said(page) {
   );
   return all.filter(Boolean);
 }
+
+/** The token that the page was paired with, for requests beside it. */
+export const tokenOf = (page) =>
+  page.evaluate(() =>
+    Object.values(localStorage)
+      .join(' ')
+      .match(/[\w-]{43,}/)[0],
+  );

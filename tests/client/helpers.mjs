@@ -77,8 +77,12 @@ export class Socket {
   close(code) {
     this.closed = code;
   }
+  /** A frame of the server; a window that replaces answers the last `open` unless it says otherwise. */
   frame(frame) {
-    if (this.onmessage) this.onmessage({ data: JSON.stringify(frame) });
+    const asked = this.frames('open').at(-1);
+    const answers = frame.type === 'window' && frame.base === 'replace' && asked && !('req' in frame);
+    const whole = answers ? { ...frame, req: asked.req } : frame;
+    if (this.onmessage) this.onmessage({ data: JSON.stringify(whole) });
   }
   frames(type) {
     return this.sent.filter((frame) => frame.type === type);

@@ -195,7 +195,8 @@ test('the first message of a page without tabs makes one', async () => {
   const at = made([]);
   at.session.show(null);
   at.api.answer = async (path) => (path === '/api/tabs' ? tab('t7') : { status: 'started', turnId: 'u1' });
-  await at.session.send('hello', 'm/x');
+  await at.session.send('hello', { model: 'm/x', effort: 'low' });
+  assert.deepEqual(at.api.calls[0].body, { model: 'm/x', effort: 'low' });
   assert.deepEqual(
     at.api.calls.map((call) => call.path),
     ['/api/tabs', '/api/tabs/t7/messages'],

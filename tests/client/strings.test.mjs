@@ -3,10 +3,9 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { clock, span } from '../../static/core/format.js';
-import { S } from '../../static/core/strings.js';
+import { meaning as meant } from '../../static/view/meaning.js';
 
-const meaning = (message, status = '') =>
-  S.errors.find(([pattern]) => pattern.test(`${status} ${message}`))?.[1];
+const meaning = (message, status) => meant({ message, status }).title;
 
 // Bug: the patterns were made of providers' words, not of the server's. Effect: a stream that broke off was
 // "Something went wrong", a spent quota told by a 429 "no room", and a refused connection the same as
@@ -30,6 +29,8 @@ test('every failure of a provider has its meaning', () => {
     ['no connection to provider a in time', /cannot be reached/],
     ['no secure connection to provider a: UnknownIssuer; check base_url', /not trusted/],
     ['provider a sent nothing for 300 s: a slow model may need a larger first_event_s', /silent/],
+    ["longer than the model's context of 8 tokens, and could not be shortened enough; go on", /too long/],
+    ["to be shortened to fit the model's context, but the model wrote no usable summary; try", /compacted/],
     ['reached max_steps (200)', undefined],
   ]) {
     if (wanted) assert.match(meaning(message) ?? '', wanted, message);

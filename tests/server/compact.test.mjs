@@ -289,8 +289,8 @@ test('a server that leaves the beginning out is noticed, told, and relieved', as
   const tab = await siskin.newTab({ model: 'o/scripted' });
   const full = { input: 4096, cacheRead: 0, cacheWrite: 0, output: 9 };
   provider.always = summing(say([text('hm')], { usage: full }));
-  const turn = await siskin.turn(tab.id, 'feather '.repeat(4500));
-  assert.equal(turn.stopReason, 'end');
+  for (let n = 0; n < 2; n += 1)
+    assert.equal((await siskin.turn(tab.id, 'feather '.repeat(2250))).stopReason, 'end');
   const rows = await siskin.log(tab.id);
   const notice = rows.find((row) => row.data.kind === 'notice');
   assert.match(notice.data.text, /4096 tokens .*context_tokens of provider o/);

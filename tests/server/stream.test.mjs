@@ -286,6 +286,8 @@ both(
 both(
   'all causes share one counter of attempts',
   async ({ provider, siskin, tab }) => {
+    // The list of models would be one connection more.
+    await siskin.get('/api/models');
     let connections = 0;
     provider.onConnect = (socket) => {
       connections += 1;

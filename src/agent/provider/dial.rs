@@ -3,7 +3,7 @@
 //! ureq does HTTP and TLS; underneath stand a resolver, a connector and a transport of our own, none of which
 //! ever blocks but in one `poll` on the socket *and* the stop signal, up to the deadline that [`Patience`]
 //! holds. ureq's own timeouts are not used: one number could not tell a long prefill from a dead line. ureq's
-//! interface for this is outside semver, hence the pinned version. Costs two descriptors and, per connection,
+//! interface for this is outside semver, hence the pinned version. Costs one descriptor and, per connection,
 //! 24 KiB of buffers (48 with TLS).
 
 use crate::agent::stop::Stop;
@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with, 
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -39,6 +39,8 @@ pub struct Times {
     pub first_event: Duration,
     /// silence between events
     pub idle: Duration,
+    /// the end of every wait, whatever else is allowed
+    pub until: Option<Instant>,
 }
 
 /// Why a wait was given up.
@@ -48,6 +50,8 @@ pub enum Halt {
     Stopped,
     /// no connection in time
     Connect,
+    /// connected, and then no answer in time of the TLS handshake or of the proxy
+    Handshake,
     /// the peer took nothing in time
     Send,
     /// no first event in time
@@ -56,6 +60,8 @@ pub enum Halt {
     Idle,
     /// the lookup could not be started
     Lookups,
+    /// no answer from the resolver in time
+    Lookup,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,15 +82,15 @@ struct State {
 #[derive(Debug)]
 pub struct Patience {
     times: Times,
-    stop: OwnedFd,
+    stop: Stop,
     state: Mutex<State>,
 }
 
 impl Patience {
     /// Starts with the time to connect.
-    pub fn new(stop: &Stop, times: Times) -> io::Result<Arc<Patience>> {
+    pub fn new(stop: &Stop, times: Times) -> Arc<Patience> {
         let state = State { phase: Phase::Connecting, deadline: Instant::now() + times.connect, halt: None };
-        Ok(Arc::new(Patience { times, stop: stop.as_fd().try_clone_to_owned()?, state: Mutex::new(state) }))
+        Arc::new(Patience { times, stop: stop.clone(), state: Mutex::new(state) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -130,6 +136,7 @@ impl Patience {
 
     /// Waits until `what` is ready, the stop is raised or the time is over.
     fn wait(&self, what: BorrowedFd<'_>, flags: PollFlags, until: Instant, late: Halt) -> Result<(), Error> {
+        let until = self.times.until.map_or(until, |end| end.min(until));
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let mut fds = [PollFd::new(&self.stop, PollFlags::IN), PollFd::from_borrowed_fd(what, flags)];
@@ -151,16 +158,29 @@ impl Patience {
         }
     }
 
-    fn wait_to_read(&self, socket: BorrowedFd<'_>) -> Result<(), Error> {
-        let (deadline, late) = {
-            let state = self.lock();
-            let late = match state.phase {
-                Phase::Connecting => Halt::Connect,
-                Phase::Waiting => Halt::FirstEvent,
-                Phase::Streaming { .. } => Halt::Idle,
-            };
-            (state.deadline, late)
+    /// Until when something has to come, and what it means if nothing does.
+    fn limit(&self) -> (Instant, Halt) {
+        let state = self.lock();
+        let late = match state.phase {
+            Phase::Connecting => Halt::Handshake,
+            Phase::Waiting => Halt::FirstEvent,
+            Phase::Streaming { .. } => Halt::Idle,
         };
+        (state.deadline, late)
+    }
+
+    /// A peer that sends without a pause is never waited for, and yet has to end: with a stop, and when what
+    /// it sends (a head without end, say) is not what is due.
+    fn check(&self) -> Result<(), Error> {
+        if self.stop.is_raised() {
+            return Err(self.give_up(Halt::Stopped));
+        }
+        let (deadline, late) = self.limit();
+        if Instant::now() >= deadline { Err(self.give_up(late)) } else { Ok(()) }
+    }
+
+    fn wait_to_read(&self, socket: BorrowedFd<'_>) -> Result<(), Error> {
+        let (deadline, late) = self.limit();
         self.wait(socket, PollFlags::IN, deadline, late)
     }
 
@@ -240,7 +260,7 @@ fn lookup(patience: &Patience, host: &str, port: u16) -> Result<Vec<SocketAddr>,
     };
     let builder = std::thread::Builder::new().name("lookup".to_owned()).stack_size(LOOKUP_STACK_BYTES);
     builder.spawn(work)?;
-    patience.wait(event.as_fd(), PollFlags::IN, patience.connect_deadline(), Halt::Connect)?;
+    patience.wait(event.as_fd(), PollFlags::IN, patience.connect_deadline(), Halt::Lookup)?;
     let result = found.lock().unwrap_or_else(PoisonError::into_inner).take();
     match result {
         Some(Ok(addresses)) => Ok(addresses),
@@ -366,6 +386,7 @@ impl Transport for Line {
     /// A peer that refuses a request often answers and closes before it has read the body. That answer is
     /// worth more than "broken pipe", so a failed write is not an error here: what is read next tells.
     fn transmit_output(&mut self, amount: usize, _: NextTimeout) -> Result<(), Error> {
+        self.patience.check()?;
         let mut left = self.buffers.output().split_at(amount).0;
         while !left.is_empty() && !self.unsendable {
             match (&self.stream).write(left) {
@@ -388,6 +409,7 @@ impl Transport for Line {
     }
 
     fn await_input(&mut self, _: NextTimeout) -> Result<bool, Error> {
+        self.patience.check()?;
         let input = self.buffers.input_append_buf();
         if input.is_empty() {
             return Err(Error::LargeResponseHeader(PROVIDER_IN_BYTES, PROVIDER_IN_BYTES));

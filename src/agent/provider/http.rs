@@ -6,6 +6,7 @@
 
 use super::Fault;
 use super::dial::{self, Halt, Patience, Times};
+use super::tls;
 use crate::agent::stop::Stop;
 use crate::budget::{PROVIDER_IN_BYTES, PROVIDER_OUT_BYTES};
 use crate::chunk::{Usage, shorten};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ureq::SendBody;
 use ureq::http::{HeaderMap, Response, StatusCode};
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::TlsConfig;
 
 /// Of an answer that is an error at most so much is read.
 pub const ERROR_BYTES_MAX: usize = 8 * 1024;
@@ -25,8 +26,6 @@ pub const ERROR_BYTES_MAX: usize = 8 * 1024;
 const SHOWN_BYTES_MAX: usize = 500;
 const CONNECT_TIME: Duration = Duration::from_secs(15);
 const SEND_TIME: Duration = Duration::from_secs(30);
-/// 2026-11-30: no clock that is right shows an earlier time.
-const WRITTEN_AT: Duration = Duration::from_secs(1_795_996_800);
 
 /// A request that is about to be made.
 pub struct Request<'a> {
@@ -57,6 +56,7 @@ pub fn times(provider: &Provider) -> Times {
         send: SEND_TIME,
         first_event: Duration::from_secs(provider.first_event_s.max(1)),
         idle: Duration::from_secs(provider.idle_s.max(1)),
+        until: None,
     }
 }
 
@@ -65,7 +65,7 @@ pub fn open(provider: &Provider, request: Request<'_>, stop: &Stop) -> Result<Re
     if stop.is_raised() {
         return Err(Fault::Stopped);
     }
-    let patience = Patience::new(stop, request.times).map_err(|error| no_descriptor(&error))?;
+    let patience = Patience::new(stop, request.times);
     let agent = dial::agent(config(provider)?, &patience);
     let result = match request.body {
         Some((body, length)) => {
@@ -81,8 +81,8 @@ pub fn open(provider: &Provider, request: Request<'_>, stop: &Stop) -> Result<Re
         Err(error) => return Err(unreachable(provider, &error, patience.halt())),
     };
     let (head, body) = response.into_parts();
-    if let Some(id) = head.headers.get("request-id").or(head.headers.get("x-request-id")) {
-        log::debug!("{}: request id {id:?}", provider.name);
+    if let Some(id) = request_id(&head.headers) {
+        log::debug!("{}: request id {id}", provider.name);
     }
     if let Some(coding) = head.headers.get("content-encoding").filter(|coding| *coding != "identity") {
         let message = format!(
@@ -114,29 +114,7 @@ fn keyed<Any>(call: ureq::RequestBuilder<Any>, provider: &Provider) -> ureq::Req
 
 fn config(provider: &Provider) -> Result<ureq::config::Config, Fault> {
     let refused = |message: String| refusal(None, message, false, None);
-    let mut roots = RootCerts::WebPki;
-    if let Some(path) = &provider.ca_file {
-        let pem = std::fs::read(path).map_err(|error| {
-            refused(format!(
-                "ca_file {} of provider {} cannot be read: {error}",
-                path.display(),
-                provider.name
-            ))
-        })?;
-        let certificates = parse_pem(&pem).filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(certificate),
-            _ => None,
-        });
-        let certificates: Vec<_> = certificates.collect();
-        if certificates.is_empty() {
-            return Err(refused(format!(
-                "ca_file {} of provider {} holds no PEM certificate",
-                path.display(),
-                provider.name
-            )));
-        }
-        roots = RootCerts::new_with_certs(&certificates);
-    }
+    let roots = tls::roots(provider).map_err(refused)?;
     let proxy = match provider.proxy.as_str() {
         "" => None,
         url => match ureq::Proxy::new(url) {
@@ -165,10 +143,6 @@ fn config(provider: &Provider) -> Result<ureq::config::Config, Fault> {
         .build())
 }
 
-fn no_descriptor(error: &io::Error) -> Fault {
-    refusal(None, format!("no descriptor is left for a connection to the provider: {error}"), true, None)
-}
-
 /// A [`Fault::Refusal`].
 pub fn refusal(status: Option<u16>, message: String, retryable: bool, retry_after_ms: Option<u64>) -> Fault {
     Fault::Refusal { status, message, retryable, retry_after_ms }
@@ -178,18 +152,10 @@ pub fn refusal(status: Option<u16>, message: String, retryable: bool, retry_afte
 fn unreachable(provider: &Provider, error: &ureq::Error, halt: Option<Halt>) -> Fault {
     let name = &provider.name;
     let url = &provider.base_url;
-    if let Some(halt) = halt.filter(|halt| *halt != Halt::Connect) {
+    if let Some(halt) = halt {
         return halted(provider, halt, None);
     }
     let (message, retryable) = match error {
-        _ if halt.is_some() => (
-            format!(
-                "no connection to provider {name} at {url} within {} s: check the address, the network and \
-                 the firewall",
-                CONNECT_TIME.as_secs()
-            ),
-            true,
-        ),
         ureq::Error::HostNotFound => (
             format!(
                 "the name of provider {name} was not found ({url}): check base_url and this device's DNS"
@@ -205,12 +171,18 @@ fn unreachable(provider: &Provider, error: &ureq::Error, halt: Option<Halt>) -> 
         {
             (format!("no route to provider {name} at {url}: check this device's network"), true)
         }
-        ureq::Error::Rustls(error) => (tls(provider, &error.to_string()), false),
-        ureq::Error::Tls(text) => (tls(provider, text), false),
-        ureq::Error::Io(error) => match tls_cause(error) {
-            Some(text) => (tls(provider, &text), false),
-            None => (format!("the connection to provider {name} at {url} broke off: {error}"), true),
-        },
+        error if let Some(text) = tls::fault(provider, error) => (text, false),
+        ureq::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            let hint = if url.starts_with("https:") {
+                "does it speak TLS at that port?"
+            } else {
+                "is the port right? One that speaks TLS needs https:// in base_url"
+            };
+            (format!("provider {name} at {url} closed the connection without an answer: {hint}"), true)
+        }
+        ureq::Error::Io(error) => {
+            (format!("the connection to provider {name} at {url} broke off: {error}"), true)
+        }
         ureq::Error::BadUri(text) => (format!("base_url of provider {name} is not usable: {text}"), false),
         ureq::Error::ConnectProxyFailed(text) => {
             (format!("the proxy of provider {name} did not connect: {text}"), true)
@@ -219,26 +191,29 @@ fn unreachable(provider: &Provider, error: &ureq::Error, halt: Option<Halt>) -> 
             format!("the head of provider {name}'s answer is longer than {} bytes", PROVIDER_IN_BYTES),
             false,
         ),
-        error => (format!("provider {name} at {url} did not answer as HTTP: {error}"), true),
+        ureq::Error::Protocol(_) | ureq::Error::Http(_) => {
+            let text = format!("provider {name} at {url} did not answer as HTTP: check base_url");
+            let secure = url.starts_with("https:");
+            (if secure { text } else { format!("{text} (if it speaks TLS, write https://)") }, false)
+        }
+        error => (format!("the request to provider {name} at {url} failed: {error}"), true),
     };
     refusal(None, message, retryable, None)
 }
 
-/// What TLS says; rustls gives its own errors as "invalid data".
-fn tls_cause(error: &io::Error) -> Option<String> {
-    let inner = error.get_ref()?;
-    (inner.is::<ureq::Error>() || error.kind() == io::ErrorKind::InvalidData).then(|| inner.to_string())
-}
-
-fn tls(provider: &Provider, text: &str) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mend = if now < WRITTEN_AT {
-        "this device's clock is wrong (it is before this program was written), which is the likely \
-         cause: set the clock"
-    } else {
-        "check base_url, ca_file and this device's clock"
-    };
-    format!("no secure connection to provider {}: {text}; {mend}", provider.name)
+/// A peer that takes the connection and then says nothing that TLS, or a proxy, would have to say.
+fn unheard(provider: &Provider) -> String {
+    let (name, url, seconds) = (&provider.name, &provider.base_url, CONNECT_TIME.as_secs());
+    if !provider.proxy.is_empty() {
+        return format!(
+            "the proxy of provider {name} took the connection, but made none to {url} within {seconds} s: \
+             check proxy and base_url"
+        );
+    }
+    format!(
+        "provider {name} at {url} took the connection, but did not complete the TLS handshake within \
+         {seconds} s: check the port, and whether TLS is spoken there"
+    )
 }
 
 /// A wait that was given up, as a fault: of the whole request, or of a stream that had begun (`usage` is told
@@ -247,7 +222,13 @@ fn halted(provider: &Provider, halt: Halt, usage: Option<Usage>) -> Fault {
     let name = &provider.name;
     let message = match halt {
         Halt::Stopped => return Fault::Stopped,
-        Halt::Connect => format!("no connection to provider {name} in time"),
+        Halt::Connect => format!(
+            "no connection to provider {name} at {} within {} s: check the address, the network and the \
+             firewall",
+            provider.base_url,
+            CONNECT_TIME.as_secs()
+        ),
+        Halt::Handshake => unheard(provider),
         Halt::Send => {
             format!("provider {name} took nothing of the request for {} s", SEND_TIME.as_secs())
         }
@@ -260,6 +241,11 @@ fn halted(provider: &Provider, halt: Halt, usage: Option<Usage>) -> Fault {
             provider.idle_s
         ),
         Halt::Lookups => "too many name lookups hang: check this device's DNS".to_owned(),
+        Halt::Lookup => format!(
+            "the name of provider {name} ({}) was not looked up within {} s: check this device's DNS",
+            provider.base_url,
+            CONNECT_TIME.as_secs()
+        ),
     };
     match usage {
         Some(usage) => Fault::Cut { message, usage },
@@ -292,6 +278,8 @@ pub fn failed(provider: &Provider, mut reply: Reply) -> Fault {
         log::debug!("{}: the error's text broke off: {error}", provider.name);
     }
     let error = ErrorText::read(&String::from_utf8_lossy(&text));
+    let id = request_id(&reply.headers).unwrap_or("not told");
+    log::info!("{}: status {}, request id {id}", provider.name, reply.status.as_u16());
     explain(provider, reply.status.as_u16(), &reply.headers, &error)
 }
 
@@ -300,6 +288,10 @@ pub fn explain(provider: &Provider, status: u16, headers: &HeaderMap, error: &Er
     let name = &provider.name;
     let said = if error.message.is_empty() { String::new() } else { format!(": {}", error.message) };
     let spent = error.quota_is_spent() || status == 402;
+    // Some servers say it with a status of their own faults.
+    let too_long = !spent
+        && !matches!(status, 401..=404 | 429)
+        && super::cause::is_too_long(&format!("{} {}", error.message, error.kind));
     let message = match status {
         401 | 403 => {
             format!("provider {name} refused the key ({status}){said}; check {}", key_place(provider))
@@ -308,11 +300,14 @@ pub fn explain(provider: &Provider, status: u16, headers: &HeaderMap, error: &Er
             "provider {name} does not know this model or URL (404){said}; check the model's name and base_url"
         ),
         _ if spent => format!("the quota or credit of provider {name} is spent ({status}){said}"),
-        400 | 413 | 422 if super::cause::is_too_long(&format!("{} {}", error.message, error.kind)) => {
+        _ if too_long => {
             format!(
                 "the conversation is longer than the context of provider {name}'s model ({status}){said}; \
              go on in a new tab, or choose a model with a larger context"
             )
+        }
+        400 if said.contains("reasoning_content") && said.contains("passed back") => {
+            format!("provider {name} answered {status}{said}; set replay_reasoning = true for this provider")
         }
         413 => format!("the request is too large for provider {name} (413){said}"),
         429 => format!("provider {name} asks to slow down (429){said}"),
@@ -326,7 +321,8 @@ pub fn explain(provider: &Provider, status: u16, headers: &HeaderMap, error: &Er
         _ => format!("provider {name} answered {status}{said}"),
     };
     let told = headers.get("x-should-retry").map(|told| told.as_bytes() == b"true");
-    let retryable = !spent && told.unwrap_or(matches!(status, 408 | 409 | 425 | 429 | 500..=599));
+    let retryable =
+        !spent && !too_long && told.unwrap_or(matches!(status, 408 | 409 | 425 | 429 | 500..=599));
     refusal(Some(status), message, retryable, retry_after_ms(headers))
 }
 
@@ -339,17 +335,31 @@ fn key_place(provider: &Provider) -> String {
     format!("the file in api_key_file of provider {} or the variable {variable}{missing}", provider.name)
 }
 
+/// What the provider's support asks for.
+fn request_id(headers: &HeaderMap) -> Option<&str> {
+    let names = ["request-id", "x-request-id"];
+    let mut found = names.iter().filter_map(|name| headers.get(*name)?.to_str().ok());
+    found.find(|id| !id.is_empty()).map(|id| shorten(id, 128))
+}
+
 fn retry_after_ms(headers: &HeaderMap) -> Option<u64> {
     let text = |name| headers.get(name).and_then(|value: &ureq::http::HeaderValue| value.to_str().ok());
     if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.trim().parse::<f64>().ok()) {
-        return (ms >= 0.0).then_some(ms as u64);
+        return wait_ms(ms);
     }
     let after = text("retry-after")?.trim();
     if let Ok(seconds) = after.parse::<f64>() {
-        return (seconds >= 0.0).then_some((seconds * 1000.0) as u64);
+        return wait_ms(seconds * 1000.0);
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
+    // The provider's own clock, if it tells it: this device's may be wrong.
+    let own = || SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|now| now.as_secs());
+    let now = text("date").and_then(http_date).or_else(own)?;
     Some(http_date(after)?.saturating_sub(now).saturating_mul(1000))
+}
+
+/// A wait in milliseconds; a number that is none, or negative, asks for nothing.
+fn wait_ms(ms: f64) -> Option<u64> {
+    (ms.is_finite() && ms >= 0.0).then_some(ms as u64)
 }
 
 /// Unix seconds of `Sun, 06 Nov 1994 08:49:37 GMT`; the two obsolete forms are not read.
@@ -400,7 +410,11 @@ impl ErrorText {
             #[serde(borrow)]
             code: Option<&'a serde_json::value::RawValue>,
             #[serde(borrow)]
+            param: Option<&'a serde_json::value::RawValue>,
+            #[serde(borrow)]
             error_code: Option<&'a serde_json::value::RawValue>,
+            #[serde(borrow)]
+            n_ctx: Option<&'a serde_json::value::RawValue>,
         }
         let text = text.trim();
         if let Ok(plain) = serde_json::from_str::<Cow<'_, str>>(text) {
@@ -423,13 +437,24 @@ impl ErrorText {
         };
         let message = [shape.message, shape.detail].map(word);
         let [said, detail] = message;
+        let mut message = clean(if said.is_empty() { &detail } else { &said });
+        // llama.cpp tells its context beside the message.
+        if let Ok(tokens) = word(shape.n_ctx).parse::<u64>() {
+            message.push_str(&format!(" (n_ctx: {tokens})"));
+        }
         let code = word(shape.code);
         let kind = [word(shape.kind), code.clone(), word(shape.error_code), {
             let details = word(shape.details);
             if details.is_empty() { details } else { ErrorText::read(&details).kind }
         }];
+        let mut message = clean(if said.is_empty() { &detail } else { &said });
+        // Some name the field at fault only here.
+        let param = word(shape.param);
+        if !param.is_empty() && !message.contains(&param) {
+            message = format!("{message} ({})", shorten(&param, 100));
+        }
         ErrorText {
-            message: clean(if said.is_empty() { &detail } else { &said }),
+            message,
             kind: shorten(&kind.join(" "), 200).trim().to_owned(),
             status: code.parse().ok().filter(|code| (400..600).contains(code)),
         }
@@ -461,3 +486,6 @@ fn clean(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     line.trim().trim_end_matches('.').to_owned()
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,8 @@ pub mod calls;
 pub mod cause;
 pub mod demo;
 pub mod dial;
+pub mod facts;
+pub mod halves;
 pub mod http;
 pub mod models;
 pub mod openai;
@@ -16,6 +18,7 @@ pub mod quirks;
 pub mod retry;
 pub mod sse;
 pub mod think;
+pub mod tls;
 
 use crate::agent::stop::Stop;
 use crate::agent::wire::{self, Body, Form, Part, Rows, Spec};
@@ -23,11 +26,13 @@ use crate::budget::Budget;
 use crate::chunk::Usage;
 use crate::config::{ApiKind, Provider};
 use crate::store::{Prefix, Store, Stored};
+use halves::Halves;
 use http::{ErrorText, Reply, Request};
 use quirks::Quirks;
 use sse::{Piece, Sse};
 use std::io::Read;
 
+pub use facts::Facts;
 pub use models::models;
 pub use wire::Plan;
 
@@ -127,7 +132,9 @@ pub struct Ask<'a> {
     pub provider: &'a Provider,
     /// the model as the provider names it
     pub model: &'a str,
-    /// how hard the model thinks
+    /// what the model takes
+    pub facts: Facts,
+    /// how hard the model is to think; left out of the request if it does not take that word
     pub effort: Option<&'a str>,
     /// which rows
     pub part: Part<'a>,
@@ -137,28 +144,40 @@ pub struct Ask<'a> {
 
 impl<'a> Ask<'a> {
     fn spec(&self, quirks: Quirks) -> Spec<'a> {
-        spec(self.provider, self.model, self.effort, self.part, self.prefix, quirks)
+        let told = Told { facts: self.facts, effort: self.effort };
+        spec(self.provider, self.model, told, self.part, self.prefix, quirks)
     }
+}
+
+/// What is known of the model, and what is asked of it.
+#[derive(Clone, Copy, Default)]
+struct Told<'a> {
+    facts: Facts,
+    effort: Option<&'a str>,
 }
 
 fn spec<'a>(
     provider: &'a Provider,
     model: &'a str,
-    effort: Option<&'a str>,
+    told: Told<'a>,
     part: Part<'a>,
     prefix: &'a Prefix,
     quirks: Quirks,
 ) -> Spec<'a> {
+    let max_tokens = quirks.facts(told.facts).answer_tokens(provider.max_tokens);
     let form = match provider.kind {
-        ApiKind::Anthropic => Form::Anthropic(quirks.anthropic(wire::anthropic::Fields::of(
-            model,
-            &provider.base_url,
-            provider.max_tokens,
-        ))),
+        ApiKind::Anthropic => {
+            Form::Anthropic(quirks.anthropic(wire::anthropic::Fields::of(&told.facts, max_tokens)))
+        }
         ApiKind::OpenAi | ApiKind::Demo => Form::OpenAi(quirks.openai(provider)),
     };
+    let effort = told.effort.filter(|word| match told.facts.efforts {
+        Some(efforts) => efforts.has(word),
+        // A server that does not tell refuses what it does not know, and is not asked again.
+        None => provider.kind != ApiKind::Anthropic,
+    });
     let model_id = format!("{}/{}", provider.name, model);
-    Spec { part, prefix, model_id, model, effort, max_tokens: provider.max_tokens, form }
+    Spec { part, prefix, model_id, model, effort, max_tokens, form }
 }
 
 /// The first pass over the rows: the body's length, its content blocks and their hash; and what a cache
@@ -176,6 +195,9 @@ pub fn ask(ask: &Ask<'_>, plan: &Plan, stop: &Stop, sink: &mut dyn Sink) -> Resu
     ask_rows(ask.store, ask.provider, ask.budget, plan, stop, sink, &|quirks| ask.spec(quirks), ask.model)
 }
 
+/// A request is made again with fewer fields at most so often.
+const REPAIRS_MAX: u32 = 8;
+
 #[allow(clippy::too_many_arguments)]
 fn ask_rows<'s, R: Rows>(
     rows: &R,
@@ -187,6 +209,7 @@ fn ask_rows<'s, R: Rows>(
     spec: &dyn Fn(Quirks) -> Spec<'s>,
     model: &str,
 ) -> Result<Answer, Fault> {
+    let mut repairs = 0;
     loop {
         let quirks = quirks::known(provider, model);
         let spec = spec(quirks);
@@ -207,9 +230,13 @@ fn ask_rows<'s, R: Rows>(
         }
         let fault = http::failed(provider, reply);
         match &fault {
-            // A server that does not know a field gets the request again without it, and ever after.
+            // A server that does not know a field gets the request again without it, and ever after; so does
+            // one in whose context the answer that was asked for would not fit.
             Fault::Refusal { status: Some(400 | 422), message, .. }
-                if quirks::learn(provider, model, quirks, message) => {}
+                if repairs < REPAIRS_MAX && quirks::learn(provider, model, quirks, message, &spec) =>
+            {
+                repairs += 1;
+            }
             _ => return Err(fault),
         }
     }
@@ -294,6 +321,7 @@ struct Stream<'a> {
     sse: Sse,
     nature: Nature,
     document_max: usize,
+    halves: Halves,
     decoder: &'a mut dyn Decoder,
     out: Shown<'a>,
 }
@@ -322,6 +350,7 @@ fn receive(
         sse: Sse::new(budget.event_bytes),
         nature: Nature::Unknown,
         document_max: budget.event_bytes,
+        halves: Halves::default(),
         decoder,
         out: Shown { sink, any: false },
     };
@@ -374,10 +403,10 @@ impl Stream<'_> {
             return Ok(false);
         }
         let mut real = false;
-        let (decoder, out) = (&mut *self.decoder, &mut self.out);
+        let (decoder, out, halves) = (&mut *self.decoder, &mut self.out, &mut self.halves);
         self.sse.feed(bytes, &mut |piece| {
             if let Piece::Event { name, data } = piece {
-                real |= decoder.event(name, data, out)?;
+                real |= decoder.event(name, &halves.mend(data), out)?;
             }
             Ok(())
         })?;
@@ -388,10 +417,10 @@ impl Stream<'_> {
         if let Nature::Document(document) = std::mem::replace(&mut self.nature, Nature::Events) {
             return self.document(&String::from_utf8_lossy(&document));
         }
-        let (decoder, out) = (&mut *self.decoder, &mut self.out);
+        let (decoder, out, halves) = (&mut *self.decoder, &mut self.out, &mut self.halves);
         self.sse.finish(&mut |piece| {
             if let Piece::Event { name, data } = piece {
-                decoder.event(name, data, out)?;
+                decoder.event(name, &halves.mend(data), out)?;
             }
             Ok(())
         })?;
@@ -415,7 +444,7 @@ impl Stream<'_> {
     /// web page.
     fn document(&mut self, text: &str) -> Result<Answer, Fault> {
         if !text.starts_with('<') {
-            self.decoder.event("", text, &mut self.out)?;
+            self.decoder.event("", &self.halves.mend(text), &mut self.out)?;
             if self.decoder.whole() {
                 return self.decoder.end(&mut self.out);
             }

@@ -1,16 +1,21 @@
 //! What single servers do not understand, learned from their refusals and kept while the process lives.
 //!
-//! A 400 that names a field is answered by leaving the field out, once per field, server and model. At most
-//! 64 pairs of server and model are remembered; the oldest goes first, and is simply learned again.
+//! A 400 that names a field is answered by leaving the field out, once per field, server and model. One that
+//! names the size of the context, or the most tokens of an answer, is believed too. At most 64 pairs of
+//! server and model are remembered; the oldest goes first, and is simply learned again.
 
-use crate::agent::wire::{anthropic, openai};
+use super::cause;
+use super::facts::Facts;
+use crate::agent::wire::{Spec, anthropic, openai};
 use crate::config::{ApiKind, Provider};
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 const REMEMBERED_MAX: usize = 64;
+/// No model that can use tools has a smaller context.
+const CONTEXT_TOKENS_MIN: u64 = 1024;
 
-/// Fields that a server refuses.
+/// Fields that a server refuses, and limits that it named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quirks {
     stream_options: bool,
@@ -19,6 +24,8 @@ pub struct Quirks {
     effort: bool,
     tools: bool,
     thinking: bool,
+    context_tokens: Option<u64>,
+    output_tokens: Option<u64>,
 }
 
 struct Entry {
@@ -39,39 +46,65 @@ pub fn known(provider: &Provider, model: &str) -> Quirks {
     learned.iter().find(|entry| entry.server == server).map_or(Quirks::default(), |entry| entry.quirks)
 }
 
-/// Learns from a refusal of a request that was made with `quirks`; tells whether there is anything to make
-/// another try with.
-pub fn learn(provider: &Provider, model: &str, quirks: Quirks, message: &str) -> bool {
-    let Some(learned) = quirks.after(provider.kind, message) else { return false };
+/// Learns from a refusal of the request `spec`, which was made with `quirks`; tells whether there is anything
+/// to make another try with.
+pub fn learn(provider: &Provider, model: &str, quirks: Quirks, message: &str, spec: &Spec<'_>) -> bool {
+    let Some(learned) = quirks.after(provider.kind, message, spec.max_tokens) else { return false };
     log::info!(
-        "provider {} refuses a field of the request, which is left out from now on: {message}",
+        "provider {} refuses a part of the request, which is left out or made smaller from now on: {message}",
         provider.name
     );
-    let server = key(provider, model);
-    let mut all = LEARNED.lock().unwrap_or_else(PoisonError::into_inner);
-    match all.iter_mut().find(|entry| entry.server == server) {
-        Some(entry) => entry.quirks = learned,
-        None => {
-            if all.len() >= REMEMBERED_MAX {
-                all.pop_front();
-            }
-            all.push_back(Entry { server, quirks: learned });
-        }
-    }
+    change(provider, model, |known| *known = learned);
     true
 }
 
-/// Remembers how many tokens a model takes.
-pub fn learn_context(_provider: &Provider, _model: &str, _tokens: u64) {}
+/// Remembers the size of the context that a refusal named, or that a server's count showed. One that is
+/// smaller than any model's is a miscount.
+pub fn learn_context(provider: &Provider, model: &str, tokens: u64) {
+    if tokens < CONTEXT_TOKENS_MIN {
+        return;
+    }
+    log::info!("provider {}: the context of {model} is {tokens} tokens, as it told", provider.name);
+    change(provider, model, |known| known.context_tokens = Some(tokens));
+}
 
-/// How many tokens a model takes, as far as its answers told.
-pub fn context(_provider: &Provider, _model: &str) -> Option<u64> {
-    None
+/// The size of the context that a refusal of this server and model named.
+pub fn context(provider: &Provider, model: &str) -> Option<u64> {
+    known(provider, model).context_tokens
+}
+
+fn change(provider: &Provider, model: &str, change: impl FnOnce(&mut Quirks)) {
+    let server = key(provider, model);
+    let mut all = LEARNED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(entry) = all.iter_mut().find(|entry| entry.server == server) {
+        return change(&mut entry.quirks);
+    }
+    if all.len() >= REMEMBERED_MAX {
+        all.pop_front();
+    }
+    let mut quirks = Quirks::default();
+    change(&mut quirks);
+    all.push_back(Entry { server, quirks });
 }
 
 impl Quirks {
-    /// These and what the message names, if it names a field that is still sent.
-    fn after(self, kind: ApiKind, message: &str) -> Option<Quirks> {
+    /// These and what the message names, if it names a field that is still sent, or a limit that makes the
+    /// most tokens of the answer (`max_tokens` were asked for) smaller.
+    fn after(self, kind: ApiKind, message: &str, max_tokens: u64) -> Option<Quirks> {
+        let limits = Quirks {
+            context_tokens: cause::context_told(message).or(self.context_tokens),
+            output_tokens: cause::output_told(message).or(self.output_tokens),
+            ..self
+        };
+        let answer = limits.facts(Facts::default()).answer_tokens(max_tokens);
+        let helps = limits.output_tokens != self.output_tokens || cause::fits_with(message, answer);
+        if answer < max_tokens && helps {
+            return Some(limits);
+        }
+        // The names of fields in such a message are no complaint about the fields.
+        if cause::is_too_long(message) {
+            return None;
+        }
         let text = message.to_ascii_lowercase();
         let says = |part: &str| text.contains(part);
         let mut next = self;
@@ -88,10 +121,11 @@ impl Quirks {
                 let unsupported = unsupported.into_iter().any(says);
                 // Blocks of thinking in the history are another matter: their messages name a signature or a
                 // binding.
+                let effort = says("output_config") || says("effort");
                 if unsupported && says("thinking") && !says("signature") && !says("bound to") {
+                    // Such a message may recommend an effort.
                     next.thinking = true;
-                }
-                if unsupported && (says("effort") || says("output_config")) {
+                } else if effort && (unsupported || says("input should be")) {
                     next.effort = true;
                 }
             }
@@ -107,6 +141,12 @@ impl Quirks {
             }
         }
         (next != self).then_some(next)
+    }
+
+    /// What a model takes, within the limits that refusals named.
+    pub fn facts(self, facts: Facts) -> Facts {
+        let output = facts.output_tokens.into_iter().chain(self.output_tokens).min();
+        Facts { output_tokens: output, ..facts.within(self.context_tokens) }
     }
 
     /// The fields of a request to a chat completions server.
@@ -135,23 +175,26 @@ impl Quirks {
 mod tests {
     use super::*;
 
+    fn after(quirks: Quirks, kind: ApiKind, message: &str) -> Option<Quirks> {
+        quirks.after(kind, message, 16_000)
+    }
+
     #[test]
     fn a_field_that_is_named_is_dropped_once() {
-        let first = Quirks::default()
-            .after(ApiKind::OpenAi, "Unrecognized request argument: stream_options")
-            .unwrap();
+        let text = "Unrecognized request argument: stream_options";
+        let first = after(Quirks::default(), ApiKind::OpenAi, text).unwrap();
         assert!(first.stream_options && !first.max_tokens);
-        assert_eq!(first.after(ApiKind::OpenAi, "unknown field stream_options"), None);
-        assert_eq!(Quirks::default().after(ApiKind::OpenAi, "messages must alternate"), None);
+        assert_eq!(after(first, ApiKind::OpenAi, "unknown field stream_options"), None);
+        assert_eq!(after(Quirks::default(), ApiKind::OpenAi, "messages must alternate"), None);
     }
 
     #[test]
     fn max_tokens_takes_its_new_name_before_it_is_dropped() {
         let text =
             "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead.";
-        let renamed = Quirks::default().after(ApiKind::OpenAi, text).unwrap();
+        let renamed = after(Quirks::default(), ApiKind::OpenAi, text).unwrap();
         assert!(renamed.wants_completion_tokens && !renamed.max_tokens);
-        assert!(renamed.after(ApiKind::OpenAi, text).unwrap().max_tokens);
+        assert!(after(renamed, ApiKind::OpenAi, text).unwrap().max_tokens);
     }
 
     #[test]
@@ -160,9 +203,52 @@ mod tests {
             "Invalid `signature` in `thinking` block",
             "thinking: The block is bound to a different conversation",
         ] {
-            assert_eq!(Quirks::default().after(ApiKind::Anthropic, text), None, "{text}");
+            assert_eq!(after(Quirks::default(), ApiKind::Anthropic, text), None, "{text}");
         }
         let text = "adaptive thinking is not supported on this model";
-        assert!(Quirks::default().after(ApiKind::Anthropic, text).unwrap().thinking);
+        assert!(after(Quirks::default(), ApiKind::Anthropic, text).unwrap().thinking);
+    }
+
+    #[test]
+    fn thinking_and_effort_are_dropped_apart() {
+        let text = "\"thinking.type.enabled\" is not supported. Use \"thinking.type.adaptive\" \
+                    and \"output_config.effort\" to control thinking behavior.";
+        let quirks = after(Quirks::default(), ApiKind::Anthropic, text).unwrap();
+        assert!(quirks.thinking && !quirks.effort);
+        for text in [
+            "This model does not support the effort parameter.",
+            "output_config.effort: Input should be 'low', 'medium' or 'high'",
+            "output_config: Extra inputs are not permitted",
+        ] {
+            let quirks = after(Quirks::default(), ApiKind::Anthropic, text).unwrap();
+            assert!(quirks.effort && !quirks.thinking, "{text}");
+        }
+    }
+
+    /// Bug: a refusal for length that named `max_tokens` cost that field. Effect: an answer without limit,
+    /// for as long as the process lived. Mend: the limit that it names is learned instead, and a smaller
+    /// answer asked for.
+    #[test]
+    fn a_limit_that_is_named_makes_the_answer_smaller_and_drops_nothing() {
+        let text = "'max_tokens' or 'max_completion_tokens' is too large: 16000. This model's maximum \
+                    context length is 8192 tokens and your request has 30 input tokens";
+        let quirks = after(Quirks::default(), ApiKind::OpenAi, text).unwrap();
+        assert_eq!(quirks, Quirks { context_tokens: Some(8192), ..Quirks::default() });
+        assert_eq!(quirks.facts(Facts::default()).answer_tokens(16_000), 4096);
+        assert_eq!(quirks.after(ApiKind::OpenAi, text, 4096), None, "then only a shorter conversation helps");
+        let text = "max_tokens: 16000 > 8192, which is the maximum allowed number of output tokens for x";
+        let quirks = after(Quirks::default(), ApiKind::Anthropic, text).unwrap();
+        assert_eq!(quirks, Quirks { output_tokens: Some(8192), ..Quirks::default() });
+    }
+
+    #[test]
+    fn a_context_is_learned_for_one_server_and_model() {
+        let one = Provider { base_url: "http://one.invalid".into(), ..Provider::new("p", ApiKind::OpenAi) };
+        let two = Provider { base_url: "http://two.invalid".into(), ..one.clone() };
+        learn_context(&one, "m", 4096);
+        assert_eq!(context(&one, "m"), Some(4096));
+        assert_eq!((context(&one, "n"), context(&two, "m")), (None, None));
+        learn_context(&one, "m", 118);
+        assert_eq!(context(&one, "m"), Some(4096), "some servers do not count what they had cached");
     }
 }

@@ -62,7 +62,7 @@ impl Retry {
 /// wait.
 pub fn explained(fault: Fault) -> Fault {
     match fault {
-        Fault::Refusal { status, message, retryable, retry_after_ms: Some(ms) }
+        Fault::Refusal { status, message, retryable: true, retry_after_ms: Some(ms) }
             if ms > WAIT_MAX.as_millis() as u64 =>
         {
             let seconds = ms.div_ceil(1000);
@@ -72,7 +72,7 @@ pub fn explained(fault: Fault) -> Fault {
                 _ => format!("{} hours", seconds.div_ceil(3600)),
             };
             let message = format!("{message}; try again in {when}");
-            Fault::Refusal { status, message, retryable, retry_after_ms: Some(ms) }
+            Fault::Refusal { status, message, retryable: true, retry_after_ms: Some(ms) }
         }
         other => other,
     }

@@ -268,6 +268,46 @@ mod tests {
     }
 
     #[test]
+    fn line_ends_of_all_kinds_may_mix() {
+        let mixed = b"data: 1\r\rdata: 2\n\ndata: 3\r\n\r\ndata: 4\n\r\ndata: 5\r\r\ndata: 6\n\r";
+        let expected: Vec<_> = (1..=6).map(|n| (String::new(), n.to_string())).collect();
+        for at in 0..=mixed.len() {
+            let (a, b) = mixed.split_at(at);
+            assert_eq!(parse(&[a, b]), (expected.clone(), 0, Ok(())), "cut at {at}");
+        }
+    }
+
+    /// Feeds `bytes` in reads of `size`; gives how many events there were.
+    fn count(bytes: &[u8], size: usize) -> usize {
+        let mut events = 0;
+        let mut sse = Sse::new(8 << 20);
+        for read in bytes.chunks(size) {
+            sse.feed(read, &mut |piece| {
+                events += usize::from(matches!(piece, Piece::Event { .. }));
+                Ok(())
+            })
+            .unwrap();
+        }
+        events
+    }
+
+    #[test]
+    fn the_work_grows_no_faster_than_the_bytes() {
+        crate::testing::grows_linearly(|times| {
+            let line = [b"data: \"".as_slice(), &vec![b'x'; times << 20], b"\"\n\n"].concat();
+            assert_eq!(count(&line, 1024), 1);
+        });
+        crate::testing::grows_linearly(|times| {
+            let small = b"data: {\"choices\":[]}\n\n".repeat(20_000 * times);
+            assert_eq!(count(&small, small.len()), 20_000 * times);
+        });
+        crate::testing::grows_linearly(|times| {
+            let lines = [b"data: x\n".repeat(20_000 * times), b"\n".to_vec()].concat();
+            assert_eq!(count(&lines, 1024), 1);
+        });
+    }
+
+    #[test]
     fn several_data_lines_are_joined() {
         check("data: a\ndata:b\ndata: \ndata:c\n\n", &[("", "a\nb\n\nc")]);
         check("data\ndata\ndata: x\n\n", &[("", "\n\nx")]);

@@ -8,6 +8,7 @@ use super::Spec;
 use super::history::Item;
 use super::openai::tools;
 use super::out::Out;
+use crate::agent::provider::facts::{Efforts, Facts};
 use crate::chunk::json;
 use std::fmt::Write;
 
@@ -35,37 +36,18 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// What a model takes, by its family. Names that are not known get what new models of the vendor take,
-    /// but at another vendor's URL nothing.
-    pub fn of(model: &str, base_url: &str, max_tokens: u64) -> Fields {
-        const PLAIN: Fields = Fields { thinking: Thinking::Unasked, effort: false };
-        let name = model.to_ascii_lowercase().replace('.', "-");
-        let host = base_url.split("://").nth(1).unwrap_or(base_url).split(['/', ':']).next().unwrap_or("");
-        let own = host == "anthropic.com" || host.ends_with(".anthropic.com");
-        if !own && !name.contains("claude") {
-            return PLAIN;
-        }
-        let is = |part: &str| name.contains(part);
-        let old = [
-            "claude-2",
-            "claude-instant",
-            "claude-3",
-            "opus-4-1",
-            "opus-4-0",
-            "opus-4-2",
-            "sonnet-4-0",
-            "sonnet-4-2",
-        ];
-        if old.into_iter().any(is) || name.ends_with("opus-4") || name.ends_with("sonnet-4") {
-            return PLAIN;
-        }
-        if is("opus-4-5") || is("sonnet-4-5") || is("haiku-4-5") {
-            // At least 1024, and room must be left for the answer.
-            let budget = (max_tokens / 2).min(8192);
-            let thinking = if budget >= 1024 { Thinking::Budget(budget) } else { Thinking::Unasked };
-            return Fields { thinking, effort: is("opus-4-5") };
-        }
-        Fields { thinking: Thinking::Adaptive, effort: true }
+    /// The fields for a model that takes `facts`, of which at most `max_tokens` are asked for. Where nothing
+    /// is known nothing is sent.
+    pub fn of(facts: &Facts, max_tokens: u64) -> Fields {
+        let ways = facts.thinking.unwrap_or_default();
+        // At least 1024, and room must be left for the answer.
+        let budget = (max_tokens / 2).min(8192);
+        let thinking = match ways {
+            _ if ways.adaptive => Thinking::Adaptive,
+            _ if ways.budget && budget >= 1024 => Thinking::Budget(budget),
+            _ => Thinking::Unasked,
+        };
+        Fields { thinking, effort: facts.efforts.is_some_and(|efforts| efforts != Efforts::NONE) }
     }
 }
 

@@ -199,8 +199,10 @@ pub struct History<'a, R> {
     /// what the last item was a part of
     key: Option<Key>,
     any_user: bool,
-    /// the last group's first block is thinking
+    /// the last answer that was given out begins with thinking
     led: bool,
+    /// it has calls and does not
+    bare: bool,
     generation: Generation,
     closing: Option<&'a str>,
     /// the row at which, and the blocks up to which, the bytes were found to be those of an earlier request
@@ -247,6 +249,7 @@ impl<'a, R: Rows> History<'a, R> {
             key: None,
             any_user: false,
             led: false,
+            bare: false,
             generation,
             closing,
             checked: (first, 0),
@@ -280,7 +283,7 @@ impl<'a, R: Rows> History<'a, R> {
 
     /// Whether the last answer has calls and does not start with thinking.
     pub fn bare_calls(&self) -> bool {
-        !self.calls.is_empty() && !self.led
+        self.bare
     }
 
     /// Gives out the next row's bytes, if it has any; `false` after the last.
@@ -445,7 +448,6 @@ impl<'a, R: Rows> History<'a, R> {
             group.signed.clear();
         }
         self.calls.clear();
-        self.led = false;
         if refused || !self.any_user {
             self.pos = group.end;
             return Ok(());
@@ -500,10 +502,20 @@ impl<'a, R: Rows> History<'a, R> {
         Ok(())
     }
 
+    /// A block of an answer is about to be given out; whether an answer begins with thinking holds until the
+    /// next one, whatever texts of the owner come between.
+    fn note_block(&mut self, thinking: bool) {
+        if self.key.as_ref().is_none_or(|key| matches!(key, Key::User(_) | Key::Result(_))) {
+            self.led = thinking;
+            self.bare = false;
+        }
+    }
+
     fn text(&mut self, text: Option<AssistantText>, out: &mut Out) {
         let (Some(text), Some(group)) = (text, &self.group) else { return };
         if group.texts.contains(&text.block) {
             let key = Key::Text(group.first, text.block);
+            self.note_block(false);
             let new = self.is_new(key, text.part);
             self.writer.item(&Item::Text { new, text: &text.text }, out);
         }
@@ -522,9 +534,8 @@ impl<'a, R: Rows> History<'a, R> {
         if !group.signed.contains(&thinking.block) {
             return;
         }
-        let first_of_all = self.key.as_ref().is_none_or(|key| matches!(key, Key::User(_) | Key::Result(_)));
-        self.led |= first_of_all;
         let key = Key::Thinking(group.first, thinking.block);
+        self.note_block(true);
         let new = self.is_new(key, thinking.part);
         // Signatures are ASCII; what is not could not have come out of a JSON string.
         let opaque = opaque.map(|opaque| String::from_utf8_lossy(&opaque).into_owned());
@@ -542,7 +553,10 @@ impl<'a, R: Rows> History<'a, R> {
         if call.part == 0 && std::mem::replace(&mut sent.begun, true) {
             return;
         }
-        let arguments = match (sent.bad, call.part) {
+        let bad = sent.bad;
+        self.note_block(false);
+        self.bare = !self.led;
+        let arguments = match (bad, call.part) {
             (false, _) => call.arguments.as_str(),
             (true, 0) => "{}",
             (true, _) => "",

@@ -1,7 +1,10 @@
 //! The chat completions' form of a request, in a fixed order of keys.
 //!
-//! A step's texts come before its calls, whatever their order in the log: they share one message. Owner's
-//! texts in a row are one message, joined by a blank line, since strict templates refuse two users in a row.
+//! A step's texts come before its calls, whatever their order in the log: they share one message.
+//!
+//! The form is always that of the strictest chat templates, which cost the others nothing: one system
+//! message, and that first; owner's texts in a row are one message, joined by a blank line; between a result
+//! and the owner's text the assistant says [`NOTE`]; ids are nine letters and digits ([`wire_id`]).
 
 use super::Spec;
 use super::history::{Item, Pass};
@@ -10,7 +13,32 @@ use crate::chunk::json;
 use crate::store::Prefix;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::fmt::Write;
+
+/// What the assistant says between a result and the owner's text.
+pub const NOTE: &str = r#"{"role":"assistant","content":"Noted."}"#;
+
+const ID_BYTES: usize = 9;
+
+/// A call's id as it goes on the wire: itself, if it is nine ASCII letters and digits, else nine that depend
+/// on nothing but itself, so that call, result and every later request agree. Two ids of one tab meet with a
+/// chance of one in 10^16.
+pub fn wire_id(id: &str) -> Cow<'_, str> {
+    const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    if id.len() == ID_BYTES && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return Cow::Borrowed(id);
+    }
+    let hash = Sha256::digest(id);
+    let mut rest = hash.iter().take(8).fold(0u64, |all, byte| all << 8 | u64::from(*byte));
+    let mut made = String::with_capacity(ID_BYTES);
+    for _ in 0..ID_BYTES {
+        made.push(char::from(LETTERS[(rest % 62) as usize]));
+        rest /= 62;
+    }
+    Cow::Owned(made)
+}
 
 /// The fields besides model, prefix and messages; some servers refuse some of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +186,10 @@ impl Writer {
                     out.block();
                     out.escaped("\n\n");
                 } else if new {
+                    // A part of the text's block, since it comes with the text.
+                    if self.open == Open::Result {
+                        self.begin(Open::Nothing, NOTE, out);
+                    }
                     self.begin(Open::User, r#"{"role":"user","content":""#, out);
                 }
                 if let Some(time) = time.filter(|_| new) {
@@ -198,7 +230,7 @@ impl Writer {
             }
             Item::Result { new, id, text, .. } => {
                 if new {
-                    let message = format!(r#"{{"role":"tool","tool_call_id":{},"content":""#, json(id));
+                    let message = format!(r#"{{"role":"tool","tool_call_id":"{}","content":""#, wire_id(id));
                     self.begin(Open::Result, &message, out);
                 }
                 out.escaped(text);
@@ -232,8 +264,8 @@ impl Writer {
             }
         }
         out.raw(&format!(
-            r#"{{"id":{},"type":"function","function":{{"name":{},"arguments":""#,
-            json(id),
+            r#"{{"id":"{}","type":"function","function":{{"name":{},"arguments":""#,
+            wire_id(id),
             json(name)
         ));
         self.open = Open::Arguments { any: false };

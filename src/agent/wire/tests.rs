@@ -1,6 +1,7 @@
 //! The wire against any log: a log as a list, a strict checker of what the real API refuses, and random logs.
 
 use super::*;
+use crate::agent::provider::facts::Facts;
 use crate::config::ApiKind;
 use crate::store::Summary;
 use proptest::prelude::*;
@@ -140,7 +141,8 @@ fn prefix() -> Prefix {
 fn spec<'a>(prefix: &'a Prefix, kind: ApiKind, log: &Log, upto: Seq) -> Spec<'a> {
     let form = match kind {
         ApiKind::Anthropic => {
-            Form::Anthropic(anthropic::Fields::of("claude-sonnet-5-5", "https://api.anthropic.com", 16_000))
+            let facts = Facts::by_name("claude-sonnet-5-5", "https://api.anthropic.com");
+            Form::Anthropic(anthropic::Fields::of(&facts, 16_000))
         }
         _ => Form::OpenAi(openai::Fields {
             stream_options: true,
@@ -245,10 +247,14 @@ fn check_anthropic(body: &str) {
 fn check_openai(body: &str) {
     let value: Value = serde_json::from_str(body).unwrap();
     let mut due: Vec<String> = Vec::new();
+    let mut ids = HashSet::new();
     let mut last_role = "";
-    for message in value["messages"].as_array().unwrap() {
+    for (at, message) in value["messages"].as_array().unwrap().iter().enumerate() {
         let role = message["role"].as_str().unwrap();
         assert!(message["content"].is_string(), "content is never left out");
+        assert_eq!(role == "system", at == 0, "one system message, and that first");
+        assert!(role != "user" || last_role != "tool", "a user right after a tool");
+        assert!(role != "assistant" || last_role != "system", "the first after the system is the user");
         if role == "tool" {
             assert_eq!(
                 due.remove(0),
@@ -262,7 +268,10 @@ fn check_openai(body: &str) {
         for call in message["tool_calls"].as_array().unwrap_or(&Vec::new()) {
             let arguments = call["function"]["arguments"].as_str().unwrap();
             assert!(serde_json::from_str::<Value>(arguments).unwrap().is_object());
-            due.push(call["id"].as_str().unwrap().to_owned());
+            let id = call["id"].as_str().unwrap();
+            assert!(id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}");
+            assert!(ids.insert(id.to_owned()), "ids must be unique");
+            due.push(id.to_owned());
         }
         last_role = role;
     }
@@ -338,10 +347,11 @@ fn a_turn_for_chat_completions_byte_for_byte() {
             r#"[{"role":"system","content":"Be \"brief\".\n"},"#,
             r#"{"role":"user","content":"how \"are\" you\n"},"#,
             r#"{"role":"assistant","content":"let me look","reasoning_content":"hm","tool_calls":["#,
-            r#"{"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}},"#,
-            r#"{"id":"b","type":"function","function":{"name":"f","arguments":"{}"}}]},"#,
-            r#"{"role":"tool","tool_call_id":"a","content":"output"},"#,
-            r#"{"role":"tool","tool_call_id":"b","content":""},"#,
+            r#"{"id":"ObhidonGO","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}},"#,
+            r#"{"id":"CTkmCmHol","type":"function","function":{"name":"f","arguments":"{}"}}]},"#,
+            r#"{"role":"tool","tool_call_id":"ObhidonGO","content":"output"},"#,
+            r#"{"role":"tool","tool_call_id":"CTkmCmHol","content":""},"#,
+            r#"{"role":"assistant","content":"Noted."},"#,
             r#"{"role":"user","content":"and be quick"},{"role":"assistant","content":"fine"},"#,
             r#"{"role":"user","content":"good"}]}"#,
         ]
@@ -454,6 +464,34 @@ fn thinking_goes_back_only_signed_and_to_the_same_model() {
     let dropped = SystemData { kind: "thinking-dropped".into(), upto: Some(6), ..Default::default() };
     log.push(row(2, 1, Role::System, Kind::System, json(&dropped)));
     assert_eq!(kinds(&log), ["text"]);
+}
+
+/// A text of the owner that came while the tools ran made the answer before it seem to have no calls, so
+/// thinking with a budget was asked for, and the provider refused every request of this turn.
+#[test]
+fn whether_the_last_answer_begins_with_thinking_holds_until_the_next_answer() {
+    let bare = |log: &Log| body(log, ApiKind::Anthropic, log.rows.len() as Seq).1.bare_calls;
+    let mut log = Log::of(vec![user("a"), text(1, 1, 0, 0, "one"), call(1, 1, "x", "{}", 0)]);
+    log.push(result(1, 1, "x", "r", 0, Some(false)));
+    log.calls.insert("x".into(), CallState::Good);
+    log.note_step(1, 1, MODEL, StepOutcome::Whole);
+    assert!(bare(&log));
+    log.push(user("meanwhile"));
+    assert!(bare(&log), "the owner's text is in the same message as the results");
+    log.push(text(1, 2, 0, 0, "refused"));
+    log.note_step(1, 2, MODEL, StepOutcome::Refused);
+    log.push(user("more"));
+    assert!(bare(&log), "a refused answer is not there");
+    log.push(text(1, 3, 0, 0, "two"));
+    log.note_step(1, 3, MODEL, StepOutcome::Whole);
+    log.push(user("b"));
+    assert!(!bare(&log));
+    log.push(thinking(1, 4, 0, "hm", Some("SIG")));
+    log.push(call(1, 4, "y", "{}", 0));
+    log.push(result(1, 4, "y", "r", 0, Some(false)));
+    log.calls.insert("y".into(), CallState::Good);
+    log.note_step(1, 4, MODEL, StepOutcome::Whole);
+    assert!(!bare(&log));
 }
 
 fn system(kind: &str, text: &str, upto: Option<Seq>) -> Row {
@@ -573,26 +611,51 @@ fn text_after_a_call_stands_before_it_in_chat_completions() {
 }
 
 #[test]
-fn thinking_takes_the_form_of_the_models_family() {
+fn thinking_takes_the_form_that_the_model_takes() {
     use anthropic::{Fields, Thinking};
-    let of = |model: &str, url: &str| Fields::of(model, url, 16_000);
-    let own = "https://api.anthropic.com/v1";
-    for model in
-        ["claude-sonnet-5-5", "claude-opus-4-6", "claude-opus-4.8", "claude-haiku-5-5-20261001", "fable-5"]
-    {
-        assert_eq!(of(model, own), Fields { thinking: Thinking::Adaptive, effort: true }, "{model}");
+    let of = |model: &str, max_tokens| {
+        Fields::of(&Facts::by_name(model, "https://api.anthropic.com/v1"), max_tokens)
+    };
+    for (model, thinking, effort) in [
+        ("claude-sonnet-5-5", Thinking::Adaptive, true),
+        ("claude-opus-4-6", Thinking::Adaptive, true),
+        ("claude-opus-4-5-20251101", Thinking::Budget(8000), true),
+        ("claude-sonnet-4-5", Thinking::Budget(8000), false),
+        ("claude-haiku-4.5", Thinking::Budget(8000), false),
+        ("claude-sonnet-4-20250514", Thinking::Unasked, false),
+    ] {
+        assert_eq!(of(model, 16_000), Fields { thinking, effort }, "{model}");
     }
-    for (model, effort) in
-        [("claude-opus-4-5-20251101", true), ("claude-sonnet-4-5", false), ("claude-haiku-4.5", false)]
-    {
-        assert_eq!(of(model, own), Fields { thinking: Thinking::Budget(8000), effort }, "{model}");
+    assert_eq!(of("claude-haiku-4-5", 1000).thinking, Thinking::Unasked);
+    assert_eq!(of("claude-haiku-4-5", 64_000).thinking, Thinking::Budget(8192));
+    let unknown = Fields::of(&Facts::by_name("gemma3", "http://127.0.0.1:8080"), 16_000);
+    assert_eq!(unknown, Fields { thinking: Thinking::Unasked, effort: false });
+}
+
+#[test]
+fn ids_in_chat_completions_are_nine_letters_and_digits() {
+    use openai::wire_id;
+    for id in ["call_0", "", "chatcmpl-tool-0123456789abcdef", "ABCDEFGH-", "é1234567", "0123456789"] {
+        let made = wire_id(id);
+        assert!(made.len() == 9 && made.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{made}");
+        assert_eq!(wire_id(&made), made, "an id that is right stays");
     }
-    for model in ["claude-3-5-haiku-latest", "claude-opus-4-1", "claude-sonnet-4-20250514"] {
-        assert_eq!(of(model, own).thinking, Thinking::Unasked, "{model}");
-    }
-    assert_eq!(of("gemma3", "http://127.0.0.1:8080").thinking, Thinking::Unasked);
-    assert_eq!(of("anthropic/claude-sonnet-5", "https://openrouter.ai/api").thinking, Thinking::Adaptive);
-    assert_eq!(Fields::of("claude-haiku-4-5", own, 1000).thinking, Thinking::Unasked);
+    assert_eq!(wire_id("c00000042"), "c00000042");
+    // Written down, since an id that changed with a version would move the prefix of every tab.
+    assert_eq!(wire_id("call_0"), "45JoVn4qR");
+    let all: HashSet<String> = (0..20_000).map(|at| wire_id(&format!("call_{at}")).into_owned()).collect();
+    assert_eq!(all.len(), 20_000);
+}
+
+#[test]
+fn the_assistant_speaks_between_a_result_and_the_owner_and_nowhere_else() {
+    let log = rich();
+    let (body, _) = body(&log, ApiKind::OpenAi, 14);
+    assert_eq!(body.matches(openai::NOTE).count(), 1);
+    // Nobody answered the result yet: there is no note before there is something to note.
+    let (before, _) = super::tests::body(&log, ApiKind::OpenAi, 10);
+    assert!(!before.contains(openai::NOTE));
+    assert!(body.starts_with(before.strip_suffix("]}").unwrap()));
 }
 
 #[test]
@@ -753,7 +816,8 @@ proptest! {
         let (openai, _) = body(&log, ApiKind::OpenAi, upto);
         check_openai(&openai);
         let all = messages(&openai);
-        let said = all.iter().filter(|m| m["role"] != "tool").skip(1).map(|m| m["content"].as_str().unwrap());
+        let said = all.iter().filter(|m| m["role"] != "tool" && m["content"] != "Noted.").skip(1);
+        let said = said.map(|m| m["content"].as_str().unwrap());
         let said: Vec<&str> = said.filter(|text| !text.is_empty()).collect();
         prop_assert_eq!(said.join("\n\n"), texts.join("\n\n"));
     }
@@ -769,18 +833,21 @@ proptest! {
             .map(|(row, _)| row.seq)
             .chain([log.rows.len() as Seq])
             .collect();
-        let mut before: Option<(String, u32)> = None;
-        for upto in ends {
-            let (text, plan) = body(&log, ApiKind::Anthropic, upto);
-            let text = without_marks(&text);
-            let text = text.strip_suffix("]}").unwrap();
-            if let Some((old, blocks)) = &before {
-                // The last message may go on with further blocks: all but its end is the same.
-                let old = old.strip_suffix("]}").unwrap_or(old);
-                prop_assert!(text.starts_with(old), "{}\n---\n{}", old, text);
-                prop_assert!(plan.blocks >= *blocks);
+        for kind in [ApiKind::Anthropic, ApiKind::OpenAi] {
+            let mut before: Option<(String, u32)> = None;
+            for upto in &ends {
+                let (text, plan) = body(&log, kind, *upto);
+                let text = without_marks(&text);
+                let text = text.strip_suffix("]}").unwrap();
+                if let Some((old, blocks)) = &before {
+                    // The last message may go on with further blocks or text: all but its end is the same.
+                    let end = if kind == ApiKind::Anthropic { "]}" } else { "\"}" };
+                    let old = old.strip_suffix(end).unwrap_or(old);
+                    prop_assert!(text.starts_with(old), "{}\n---\n{}", old, text);
+                    prop_assert!(plan.blocks >= *blocks);
+                }
+                before = Some((text.to_owned(), plan.blocks));
             }
-            before = Some((text.to_owned(), plan.blocks));
         }
     }
 }

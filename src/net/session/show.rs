@@ -129,6 +129,7 @@ impl Session<'_> {
         frame.push("]}")?;
         frame.end()?;
         self.view = Some(view);
+        self.windows += 1;
         // Whatever moved between the snapshot and now is looked for.
         self.dirty = true;
         self.leave_tail_if_full()

@@ -147,6 +147,41 @@ fn unknown_kinds_and_null_fields_are_ignored() {
     );
 }
 
+/// Each odd event alone in the middle of a good answer: none breaks it, and none adds anything.
+#[test]
+fn each_odd_event_is_tolerated_by_itself() {
+    let (start, one, two) = (
+        start(0, r#"{"type":"text","text":""}"#),
+        delta(0, r#"{"type":"text_delta","text":"a"}"#),
+        delta(0, r#"{"type":"text_delta","text":"b"}"#),
+    );
+    for odd in [
+        r#"{"type":"ping"}"#,
+        r#"{"type":null}"#,
+        r#"{"type":7}"#,
+        r#"{"type":"brand_new","delta":{"text":"x"}}"#,
+        r#"{"type":"content_block_delta","index":0}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":"x"}"#,
+        r#"{"type":"content_block_delta","index":7,"delta":{"type":"text_delta","text":"x"}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":null}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"odd","partial_json":"{"}}"#,
+        r#"{"type":"content_block_stop","index":7}"#,
+        r#"{"type":"message_delta","delta":null,"usage":null}"#,
+        r#"{"type":"message_delta","usage":{"output_tokens":null}}"#,
+        r#"{"type":"message_start"}"#,
+        r#"{"type":"x","error":null}"#,
+        "[]",
+        "null",
+        "hello",
+    ] {
+        let text = [stream(&[START, &start, &one]), format!("data: {odd}\n\n"), stream(&[&two, STOP])];
+        let (seen, answer) = decode(decoder, &text.concat());
+        assert_eq!(seen, [Seen::Text("ab".into())], "{odd}");
+        assert_eq!(answer.unwrap().finish, Finish::End, "{odd}");
+    }
+}
+
 #[test]
 fn limits_and_refusals_are_told() {
     for (delta, finish) in [

@@ -162,6 +162,32 @@ fn over_the_budget_is_an_error_that_names_it() {
     assert!(matches!(calls.piece(text(Some(2), "c", "f", "{}"), &mut taken), Err(Fault::TooBig(_))));
 }
 
+#[test]
+fn the_work_grows_no_faster_than_the_arguments() {
+    // As an object, which streams, and as a string with the object in it, which waits for its end.
+    fn object(times: usize) -> String {
+        format!("{{\"x\":\"{}\"}}", "y".repeat(300_000 * times))
+    }
+    fn string(times: usize) -> String {
+        serde_json::to_string(&object(times)).unwrap()
+    }
+    for whole in [object, string] {
+        crate::testing::grows_linearly(|times| {
+            let arguments = whole(times);
+            let mut taken = Taken::default();
+            let mut calls = Calls::new(4 << 20, 2);
+            calls.piece(text(Some(0), "a", "f", ""), &mut taken).unwrap();
+            for part in arguments.as_bytes().chunks(30) {
+                let part = std::str::from_utf8(part).unwrap();
+                let piece = Piece { index: Some(0), arguments: Arguments::Text(part), ..Piece::default() };
+                calls.piece(piece, &mut taken).unwrap();
+            }
+            calls.finish(&mut taken).unwrap();
+            assert_eq!(taken.blocks(), [Seen::Call("a".into(), "f".into(), object(times))]);
+        });
+    }
+}
+
 proptest! {
     #[test]
     fn any_cut_and_any_interleaving_give_the_same_calls(

@@ -90,6 +90,46 @@ data: {"choices":[{"message":{"content":"b"},"finish_reason":"eos"}],"error":nul
     );
 }
 
+/// Each odd chunk alone between two good ones: none breaks the stream, and none adds anything.
+#[test]
+fn each_odd_field_is_tolerated_by_itself() {
+    for odd in [
+        "data: {\"choices\":[{\"index\":0}]}",
+        "data: {\"choices\":[{\"index\":0,\"delta\":null}]}",
+        "data: {\"choices\":[{\"index\":0,\"delta\":{}}]}",
+        "data: {\"choices\":[{\"index\":0,\"delta\":\"x\"}]}",
+        "data: {\"choices\":[]}",
+        "data: {\"choices\":null}",
+        "data: {\"choices\":[{\"index\":1,\"delta\":{\"content\":\"of another choice\"}}]}",
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":null}}]}",
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":7}}]}",
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":[{\"type\":\"odd\",\"x\":1}]}}]}",
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":null}}]}",
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"id\":\"\"}]}}]}",
+        "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"function\":{\"arguments\":null}}]}}]}",
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"function\":null}]}}]}",
+        "data: {\"usage\":null}",
+        "data: {\"usage\":{\"prompt_tokens\":null}}",
+        "data: {\"error\":null,\"detail\":null,\"object\":null}",
+        "data: {\"code\":null,\"message\":null}",
+        "data: {\"zzz\":{}}",
+        "data: []",
+        "data: null",
+        "data: 7",
+        "data: hello",
+        "id: 9",
+        "id:",
+        "event: odd\ndata: {}",
+        "nobody knows this",
+    ] {
+        let good = |text: &str| {
+            format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n")
+        };
+        let stream = format!("{}{odd}\n\n{}data: [DONE]\n\n", good("a"), good("b"));
+        check(&stream, &[text("ab")], Finish::End);
+    }
+}
+
 #[test]
 fn calls_decide_whatever_the_finish_reason_says() {
     check(
