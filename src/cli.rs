@@ -4,16 +4,20 @@
 //! closed pipe on standard output ends a command quietly.
 
 use crate::budget::Budget;
+use crate::chunk::TabNo;
 use crate::config::file::listen_address;
 use crate::config::{Config, Options};
-use crate::control::{self, Pairing};
-use crate::{check, serve};
+use crate::control::{self, ExportFault, Pairing};
+use crate::net::export::Format;
+use crate::store::{self, Store};
+use crate::{check, net, serve};
 use lexopt::prelude::*;
 use qrcodegen::{QrCode, QrCodeEcc};
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 const HELP: &str = "\
 siskin: an LLM agent server for constrained devices
@@ -22,6 +26,9 @@ usage: siskin [serve] [options]   serve until SIGTERM; prints the address
        siskin pair [options]      a pairing code of the running server: link and QR code
        siskin check [options]     what is right and wrong with this installation
        siskin budget [options]    every limit, and what they add up to
+       siskin backup FILE         a copy of the database, also while the server runs
+       siskin restore FILE        puts a copy back; the server must be stopped, the old one is kept
+       siskin export TAB          a conversation as Markdown, or as one row a line: --format md|jsonl
 
 options:
   --config FILE         TOML file (default: /etc/siskin/siskin.toml if it exists)
@@ -34,9 +41,10 @@ options:
 ";
 
 /// What to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verb {
     /// serve until a signal
+    #[default]
     Serve,
     /// ask the running server for a pairing code
     Pair,
@@ -44,17 +52,39 @@ pub enum Verb {
     Check,
     /// print the limits
     Budget,
+    /// copy the database
+    Backup,
+    /// put a copy back
+    Restore,
+    /// write a conversation to standard output
+    Export,
     /// print the version
     Version,
     /// print the usage
     Help,
 }
 
-const VERBS: [(&str, Verb); 5] = [
+/// A whole command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Command {
+    /// what to do
+    pub verb: Verb,
+    /// with which config
+    pub options: Options,
+    /// the file or tab that some verbs name
+    pub subject: Option<OsString>,
+    /// `--format` of an export
+    pub format: Option<Format>,
+}
+
+const VERBS: [(&str, Verb); 8] = [
     ("serve", Verb::Serve),
     ("pair", Verb::Pair),
     ("check", Verb::Check),
     ("budget", Verb::Budget),
+    ("backup", Verb::Backup),
+    ("restore", Verb::Restore),
+    ("export", Verb::Export),
     ("help", Verb::Help),
 ];
 
@@ -92,7 +122,7 @@ impl From<io::Error> for Failure {
 /// Does what the process's arguments say.
 pub fn main() -> ExitCode {
     let done = parse(std::env::args_os().skip(1)).map_err(Failure::usage);
-    match done.and_then(|(verb, options)| act(verb, &options, &mut io::stdout())) {
+    match done.and_then(|command| act(&command, &mut io::stdout())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.text.is_empty() {
@@ -105,9 +135,10 @@ pub fn main() -> ExitCode {
 }
 
 /// Reads the arguments; the error is one line.
-pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Verb, Options), String> {
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, String> {
     let mut parser = lexopt::Parser::from_args(arguments);
-    let mut options = Options::default();
+    let mut command = Command::default();
+    let options = &mut command.options;
     let mut verb = None;
     while let Some(argument) = parser.next().map_err(told)? {
         match argument {
@@ -120,14 +151,39 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Verb, Opt
                 options.listen.push(listen_address(&text).map_err(|what| format!("--listen: {what}"))?);
             }
             Long("profile") => options.profile = Some(profile(&text(&mut parser, "--profile")?)?),
-            Long("version") | Short('V') => return Ok((Verb::Version, options)),
-            Long("help") | Short('h') => return Ok((Verb::Help, options)),
+            Long("format") => command.format = Some(format_of(&text(&mut parser, "--format")?)?),
+            Long("version") | Short('V') => return Ok(Command { verb: Verb::Version, ..command }),
+            Long("help") | Short('h') => return Ok(Command { verb: Verb::Help, ..command }),
             Value(word) if verb.is_none() => verb = Some(verb_of(&word)?),
+            Value(word) if verb.and_then(subject_of).is_some() && command.subject.is_none() => {
+                command.subject = Some(word);
+            }
             Value(word) => return Err(format!("{word:?}: one command at a time; see siskin --help")),
             other => return Err(format!("{}; see siskin --help", told(other.unexpected()))),
         }
     }
-    Ok((verb.unwrap_or(Verb::Serve), options))
+    command.verb = verb.unwrap_or_default();
+    match subject_of(command.verb) {
+        Some((name, what)) if command.subject.is_none() => Err(format!("{name} needs {what}")),
+        _ if command.format.is_some() && command.verb != Verb::Export => {
+            Err("--format belongs to export; see siskin --help".to_owned())
+        }
+        _ => Ok(command),
+    }
+}
+
+/// What a verb needs beside its options.
+fn subject_of(verb: Verb) -> Option<(&'static str, &'static str)> {
+    match verb {
+        Verb::Backup => Some(("backup", "the file to make")),
+        Verb::Restore => Some(("restore", "the file to put back")),
+        Verb::Export => Some(("export", "a tab, such as t1")),
+        _ => None,
+    }
+}
+
+fn format_of(text: &str) -> Result<Format, String> {
+    Format::from_word(text).ok_or_else(|| format!("--format must be md or jsonl, not {text:?}"))
 }
 
 fn told(error: lexopt::Error) -> String {
@@ -154,20 +210,23 @@ fn profile(text: &str) -> Result<&'static str, String> {
 
 fn verb_of(word: &OsString) -> Result<Verb, String> {
     let known = VERBS.iter().find(|(name, _)| word == name);
-    known
-        .map(|(_, verb)| *verb)
-        .ok_or_else(|| format!("{word:?} is not a command: serve, pair, check or budget; see siskin --help"))
+    known.map(|(_, verb)| *verb).ok_or_else(|| format!("{word:?} is not a command; see siskin --help"))
 }
 
 /// Carries out a verb; `out` is standard output.
-pub fn act(verb: Verb, options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
-    match verb {
+pub fn act(command: &Command, out: &mut dyn Write) -> Result<(), Failure> {
+    let options = &command.options;
+    let subject = Path::new(command.subject.as_deref().unwrap_or_default());
+    match command.verb {
         Verb::Help => out.write_all(HELP.as_bytes())?,
         Verb::Version => writeln!(out, "siskin {}", env!("CARGO_PKG_VERSION"))?,
         Verb::Serve => return serve::run(options, out),
         Verb::Pair => pair(options, out)?,
         Verb::Budget => budget(options, out)?,
         Verb::Check => return check::run(options, out),
+        Verb::Backup => backup(options, subject, out)?,
+        Verb::Restore => restore(options, subject, out)?,
+        Verb::Export => export(options, subject, command.format.unwrap_or(Format::Md), out)?,
     }
     out.flush()?;
     Ok(())
@@ -216,6 +275,50 @@ fn draw(code: &QrCode) -> String {
     text
 }
 
+/// Copies the database: the running server does it, else this process.
+fn backup(options: &Options, to: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+    let config = Config::from_process(options).map_err(Failure::usage)?;
+    let to = std::path::absolute(to).map_err(|error| Failure::run(format!("{}: {error}", to.display())))?;
+    let bytes = match store::lock::holder(&config.data) {
+        Some(_) => control::ask_backup(&config.data, &to),
+        None => store::backup_at_rest(&config.data, &to),
+    };
+    let bytes = bytes.map_err(Failure::run)?;
+    writeln!(out, "{}: {bytes} bytes", to.display())?;
+    Ok(())
+}
+
+fn restore(options: &Options, from: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+    let config = Config::from_process(options).map_err(Failure::usage)?;
+    let old = store::restore(&config.data, from).map_err(Failure::run)?;
+    writeln!(out, "{} is the database of {} now", from.display(), config.data.display())?;
+    if let Some(old) = old {
+        writeln!(out, "the one before was moved to {}", old.display())?;
+    }
+    Ok(())
+}
+
+/// Writes a conversation to `out`: the running server reads it, else this process.
+fn export(options: &Options, tab: &Path, format: Format, out: &mut dyn Write) -> Result<(), Failure> {
+    let config = Config::from_process(options).map_err(Failure::usage)?;
+    let tab = tab.to_string_lossy();
+    if store::lock::holder(&config.data).is_some() {
+        return control::ask_export(&config.data, &tab, format.word(), out).map_err(|fault| match fault {
+            ExportFault::Server(text) => Failure::run(text),
+            ExportFault::Out(error) => error.into(),
+        });
+    }
+    if !config.data.join(store::FILE).is_file() {
+        return Err(Failure::run(format!("there is no database in {}", config.data.display())));
+    }
+    let store = Store::open(&config.data, config.budget).map_err(Failure::run)?;
+    let no: Option<TabNo> = tab.parse().ok();
+    let found = no.map(|no| store.tab(no)).transpose().map_err(|error| Failure::run(error.to_string()))?;
+    let found = found.flatten().ok_or_else(|| Failure::run(format!("there is no tab {tab}")))?;
+    io::copy(&mut net::export::open(Arc::new(store), &found, format), out)?;
+    Ok(())
+}
+
 fn budget(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let config = Config::from_process(options).map_err(Failure::usage)?;
     table(config.profile, config.budget, out)?;
@@ -239,8 +342,30 @@ fn table(profile: &str, budget: &Budget, out: &mut dyn Write) -> io::Result<()> 
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<(Verb, Options), String> {
+    fn parse_words(line: &str) -> Result<Command, String> {
         parse(line.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn some_commands_name_a_file_or_a_tab() {
+        let command = parse_words("--data /d export t3 --format jsonl").unwrap();
+        assert_eq!(command.subject.as_deref(), Some("t3".as_ref()));
+        assert_eq!((command.verb, command.format), (Verb::Export, Some(Format::Jsonl)));
+        for (line, named) in [
+            ("backup", "the file to make"),
+            ("restore", "the file to put back"),
+            ("export", "a tab"),
+            ("export t1 t2", "t2"),
+            ("export t1 --format pdf", "md or jsonl"),
+            ("check --format md", "--format"),
+        ] {
+            let said = parse_words(line).unwrap_err();
+            assert!(said.contains(named) && !said.contains('\n'), "{line}: {said}");
+        }
+    }
+
+    fn read(line: &str) -> Result<(Verb, Options), String> {
+        parse_words(line).map(|command| (command.verb, command.options))
     }
 
     #[test]
@@ -313,7 +438,7 @@ mod tests {
                 Ok(())
             }
         }
-        let ended = act(Verb::Help, &Options::default(), &mut Gone).unwrap_err();
+        let ended = act(&Command { verb: Verb::Help, ..Command::default() }, &mut Gone).unwrap_err();
         assert_eq!(ended, Failure { code: 0, text: String::new() });
     }
 }

@@ -6,9 +6,11 @@
 use crate::agent::stop::Stop;
 use crate::agent::{Agent, frames};
 use crate::budget::{DEADLINE_STACK_BYTES, HOUSEKEEPER_STACK_BYTES, METERS};
+use crate::chunk::TabNo;
 use crate::cli::Failure;
 use crate::config::{Config, Options};
-use crate::control::{Control, Pairing};
+use crate::control::{self, Control, Pairing};
+use crate::net::export::{self, Format};
 use crate::store::Store;
 use crate::{check, host, logger, net, sys};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -42,7 +44,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let agent = Agent::start(store.clone(), config.clone()).map_err(Failure::run)?;
     let addresses = addresses(&listeners);
     let edge = Edge::start(listeners, &config, &store, &agent).map_err(Failure::run)?;
-    let control = Control::listen(&config.data, edge.pairer(url.clone())).map_err(Failure::run)?;
+    let control = Control::listen(&config.data, edge.desk(url.clone())).map_err(Failure::run)?;
     let housekeeper = Housekeeper::start(store.clone()).map_err(Failure::run)?;
 
     announce(out, &addresses, &url, &store, &edge);
@@ -316,17 +318,39 @@ impl Edge {
         self.shared.access.new_code().map(|code| pairing(url, code.text))
     }
 
-    /// Makes pairings for the control socket.
-    fn pairer(&self, url: String) -> Box<crate::control::Pair> {
-        let shared = self.shared.clone();
-        Box::new(move || {
-            let code = shared.access.new_code().ok_or("no code can be made; see the server's log")?;
-            Ok(pairing(&url, code.text))
-        })
+    /// What the control socket is for.
+    fn desk(&self, url: String) -> Box<dyn control::Server> {
+        Box::new(Desk { shared: self.shared.clone(), url })
     }
 
     fn stop(self) {
         self.server.stop();
+    }
+}
+
+/// Serves the command line's verbs.
+struct Desk {
+    shared: Arc<net::Shared>,
+    url: String,
+}
+
+impl control::Server for Desk {
+    fn pair(&self) -> Result<Pairing, String> {
+        let code = self.shared.access.new_code().ok_or("no code can be made; see the server's log")?;
+        Ok(pairing(&self.url, code.text))
+    }
+
+    fn backup(&self, to: &Path) -> Result<u64, String> {
+        self.shared.store.backup(to)
+    }
+
+    fn export(&self, tab: &str, format: &str) -> Result<Box<dyn io::Read>, String> {
+        let store = &self.shared.store;
+        let format = Format::from_word(format).ok_or("format must be md or jsonl")?;
+        let no: Option<TabNo> = tab.parse().ok();
+        let found = no.map(|no| store.tab(no)).transpose().map_err(|error| error.to_string())?.flatten();
+        let found = found.ok_or_else(|| format!("there is no tab {tab}"))?;
+        Ok(Box::new(export::open(store.clone(), &found, format)))
     }
 }
 

@@ -27,7 +27,9 @@ export function firstDifference(before, next) {
  */
 export function prefixFault(before, next, rows, short = false) {
   const [all, b] = [blocks(before), blocks(next)];
-  const a = short ? all.slice(0, b.length - 1) : all;
+  // Its own block; between a result and a text in the owner's role the assistant says a word.
+  const own = /^"assistant" "Noted\." /.test(b.at(-2) ?? '') ? 2 : 1;
+  const a = short ? all.slice(0, b.length - own) : all;
   const at = firstDifference(a, b);
   if (at < 0) return null;
   const offset = differsAt(a[at], b[at] ?? '');

@@ -41,11 +41,13 @@ pub fn room(context: u64, max_tokens: u64) -> u64 {
 pub fn is_truncated(told: u64, bytes: u64, before: Option<&Step>) -> bool {
     const BYTES_A_TOKEN: u64 = 7;
     const SMALL: u64 = 16 * 1024;
-    let shrunk = before.is_some_and(|before| {
-        let counted = asked(&before.usage);
-        before.bytes <= bytes && counted > 0 && told < counted - counted / 20
-    });
-    told > 0 && (shrunk || (bytes > SMALL && bytes / told >= BYTES_A_TOKEN))
+    let counted = before.map_or(0, |before| asked(&before.usage));
+    // What fell to less than half was not cut off: such a server counts only what it had not cached.
+    if told == 0 || told < counted / 2 {
+        return false;
+    }
+    let shrunk = before.is_some_and(|before| before.bytes <= bytes && told < counted - counted / 20);
+    shrunk || (bytes > SMALL && bytes / told >= BYTES_A_TOKEN)
 }
 
 /// A place where a conversation may be cut: what lies up to it can be replaced by a summary.
@@ -150,7 +152,11 @@ mod tests {
         assert!(!is_truncated(100, 2000, None), "small requests are mostly names of fields");
         assert!(is_truncated(2800, 16_000, Some(&counted(15_000, 1000))));
         assert!(!is_truncated(3100, 16_000, Some(&counted(15_000, 1000))));
-        assert!(!is_truncated(900, 4000, Some(&counted(15_000, 1000))), "a shorter request");
+        assert!(!is_truncated(2000, 4000, Some(&counted(15_000, 1000))), "a shorter request");
+        assert!(
+            !is_truncated(900, 36_000, Some(&counted(35_000, 4000))),
+            "only what was not cached is counted"
+        );
     }
 
     fn rows_of(acts: &[u8]) -> Vec<Row> {

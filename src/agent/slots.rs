@@ -36,8 +36,8 @@ pub struct Job {
     pub requests: usize,
     /// summaries that the step asked for
     pub summaries: u32,
-    /// the provider found the conversation too long
-    pub overflowed: bool,
+    /// the provider found the conversation too long, in these words
+    pub overflow: Option<String>,
     /// the turn is a summary that the owner asked for, and nothing else
     pub by_hand: bool,
     /// it was told that the provider left the conversation's beginning out
@@ -170,7 +170,7 @@ impl Job {
             model: None,
             requests: 0,
             summaries: 0,
-            overflowed: false,
+            overflow: None,
             by_hand: false,
             told_truncated: false,
             calls: 0,

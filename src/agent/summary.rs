@@ -32,12 +32,12 @@ impl Turn<'_> {
         bytes: u64,
     ) -> Result<Next, StoreError> {
         if self.job.summaries >= ATTEMPTS {
-            return Ok(Next::End(too_long(basis)));
+            return Ok(Next::End(self.too_long(basis)));
         }
         let Some(cut) = self.cut(basis, bytes)? else {
             // Nothing can be replaced: the provider decides, or has decided.
-            let ending = if self.job.by_hand { nothing() } else { too_long(basis) };
-            let sends = !self.job.overflowed && !self.job.by_hand;
+            let ending = if self.job.by_hand { nothing() } else { self.too_long(basis) };
+            let sends = self.job.overflow.is_none() && !self.job.by_hand;
             self.job.summaries = ATTEMPTS;
             self.job.again = sends;
             return Ok(if sends { Next::Step } else { Next::End(ending) });
@@ -49,6 +49,19 @@ impl Turn<'_> {
             Ok(answer) => self.summarised(&answer, &text.text, cut, basis),
             Err(fault) => self.no_summary(fault, target),
         }
+    }
+
+    /// The conversation does not fit, whatever was tried.
+    fn too_long(&self, basis: &Basis) -> Ending {
+        let size = basis.context.map(|tokens| format!(" of {tokens} tokens")).unwrap_or_default();
+        let message = match &self.job.overflow {
+            Some(told) => format!("{told}; it could not be shortened enough"),
+            None => format!(
+                "the conversation is longer than the model's context{size}, and could not be shortened \
+                 enough; go on in a new tab, or choose a model with a larger context"
+            ),
+        };
+        Ending::error(StopReason::Error, &message, None, false)
     }
 
     fn cut(&self, basis: &Basis, bytes: u64) -> Result<Option<Cut>, StoreError> {
@@ -125,7 +138,7 @@ impl Turn<'_> {
         };
         self.pen.write(&[self.pen.row(seq, Role::System, Kind::System, json(&data))])?;
         self.agent.refreeze(&self.pen)?;
-        self.job.overflowed = false;
+        self.job.overflow = None;
         self.job.again = true;
         if self.job.by_hand {
             return Ok(Next::End(Ending::clean(StopReason::End)));
@@ -197,15 +210,6 @@ fn asks(context: Option<u64>) -> String {
          numbers and errors; what was decided, and why; what is still open. Call no tools. Answer with \
          nothing but the summary, in the conversation's language, in {words} words at most."
     )
-}
-
-fn too_long(basis: &Basis) -> Ending {
-    let size = basis.context.map(|tokens| format!(" of {tokens} tokens")).unwrap_or_default();
-    let message = format!(
-        "the conversation is longer than the model's context{size}, and could not be shortened enough; go on \
-         in a new tab, or choose a model with a larger context"
-    );
-    Ending::error(StopReason::Error, &message, None, false)
 }
 
 fn useless(basis: &Basis) -> Ending {

@@ -34,6 +34,8 @@ pub(super) enum Next {
 
 /// How long the store may rest before a turn that it could not seal is tried again.
 pub const SEAL_AGAIN: Duration = Duration::from_secs(2);
+/// What is kept of the words with which a provider refuses a conversation that is too long.
+const OVERFLOW_BYTES: usize = 1024;
 /// Tokens are counted over so long for `tokens_per_day`.
 const DAY: Millis = 24 * 3600 * 1000;
 
@@ -258,7 +260,7 @@ impl Turn<'_> {
 
     /// Whether the conversation has to be shortened before it is sent.
     fn is_full(&self, basis: &Basis, bytes: u64, provider: &Provider) -> bool {
-        if self.job.by_hand || self.job.overflowed {
+        if self.job.by_hand || self.job.overflow.is_some() {
             return true;
         }
         let near = |context| {
@@ -342,7 +344,8 @@ impl Turn<'_> {
         quirks::learn_context(target.provider, target.model, context::asked(&answer.usage));
         self.not_run(&folded.calls, "not run: the conversation is longer than the model's context")?;
         if !folded.calls.is_empty() || !folded.shown {
-            self.job.overflowed = true;
+            let name = &target.provider.name;
+            self.job.overflow = Some(format!("the answer of provider {name} ended where its context does"));
             self.job.again = folded.calls.is_empty();
             return Ok(Next::Step);
         }
@@ -530,7 +533,7 @@ impl Turn<'_> {
         if self.stopped() || self.job.summaries >= super::summary::ATTEMPTS {
             return false;
         }
-        self.job.overflowed = true;
+        self.job.overflow = Some(shorten(super::ending::told(fault), OVERFLOW_BYTES).to_owned());
         self.job.again = true;
         true
     }

@@ -317,6 +317,11 @@ pub fn random_id() -> Result<String, String> {
     Ok(hex(&random::<8>()?))
 }
 
+/// 256 random bits, for what only its holder may know.
+pub fn random_secret() -> Result<String, String> {
+    Ok(hex(&random::<32>()?))
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

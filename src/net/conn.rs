@@ -145,7 +145,7 @@ impl Conn<'_> {
         if path == "/ws" {
             return ws::upgrade(self.shared, request).map(Answer::Socket);
         }
-        if path == "/healthz" || path == "/api" || path.starts_with("/api/") {
+        if path == "/healthz" || path == "/api" || path.starts_with("/api/") || path.starts_with("/d/") {
             return routes::answer(self.shared, request).map(Answer::Reply);
         }
         let Some(reply) = self.shared.assets.get(&path, request.head, request.host)? else {

@@ -14,6 +14,7 @@ pub mod accept;
 pub mod access;
 pub mod assets;
 pub mod conn;
+pub mod export;
 pub mod head;
 pub mod json;
 pub mod mailbox;
@@ -55,6 +56,7 @@ pub struct Shared {
     pub epoch: String,
     /// when the server started
     pub started: Instant,
+    links: export::Links,
     assets: Assets,
     registry: Arc<Registry>,
 }
@@ -66,6 +68,7 @@ impl Shared {
             access: Access::new(&config),
             epoch: access::random_id()?,
             started: Instant::now(),
+            links: export::Links::default(),
             assets: Assets::new(config.static_dir.clone()),
             registry: Registry::new(config.budget),
             config,

@@ -3,6 +3,7 @@
 mod log;
 
 use super::conn::Request;
+use super::export::{self, Format};
 use super::head::percent_decode;
 use super::respond::{Fault, Reply};
 use super::{Shared, json, settings, status};
@@ -33,6 +34,12 @@ pub fn answer(shared: &Arc<Shared>, request: &mut Request<'_>) -> Result<Reply, 
                 fields: vec![("Content-Type", "text/plain".into()), ("Cache-Control", "no-store".into())],
                 body: super::respond::Body::Static(b"ok"),
             })
+        }
+        ["d", secret] => {
+            only(request.method, "GET")?;
+            let gone = || Fault::not_found("this link was used, or is older than a minute; make another");
+            let (tab, format) = shared.links.take(secret).ok_or_else(gone)?;
+            export(shared, tab, format)
         }
         ["api", "pair"] => {
             only(request.method, "POST")?;
@@ -111,16 +118,45 @@ fn of_tab(
             agent.stop(tab).map_err(|e| refused(shared, e))?;
             Ok(Reply::json(202, "{}".into()))
         }
+        (["export"], "GET") => export(shared, tab, format_of(query)?),
+        (["export"], "POST") => {
+            known_tab(shared, tab)?;
+            let secret = shared.links.make(tab, format_of(query)?);
+            let secret = secret.map_err(|text| Fault::new(500, "internal", text))?;
+            Ok(Reply::json(201, crate::chunk::json(&serde_json::json!({"url": format!("/d/{secret}")}))))
+        }
         (["compact"], "POST") => {
             agent.compact(tab).map_err(|e| refused(shared, e))?;
             Ok(Reply::json(202, "{}".into()))
         }
         ([], _) => Err(wrong_method("PATCH, DELETE")),
         (["chunks"] | ["turns"] | ["results", _], _) => Err(wrong_method("GET, HEAD")),
+        (["export"], _) => Err(wrong_method("GET, HEAD, POST")),
         (["messages"] | ["queue", "send"] | ["stop"] | ["compact"], _) => Err(wrong_method("POST")),
         (["queue", _], _) => Err(wrong_method("DELETE")),
         _ => Err(unknown()),
     }
+}
+
+fn format_of(query: &Query) -> Result<Format, Fault> {
+    let word = query.get("format").unwrap_or("md");
+    Format::from_word(word).ok_or_else(|| Fault::bad("format must be md or jsonl"))
+}
+
+/// The whole log as a download.
+fn export(shared: &Shared, tab: TabNo, format: Format) -> Result<Reply, Fault> {
+    let stored = shared.store.tab(tab).map_err(store_fault)?;
+    let tab = stored.ok_or_else(|| Fault::not_found(format!("there is no tab {tab}")))?;
+    let name = format!("attachment; filename=\"{}\"", export::file_name(&tab, format));
+    Ok(Reply {
+        status: 200,
+        fields: vec![
+            ("Content-Type", format.media_type().into()),
+            ("Content-Disposition", name),
+            ("Cache-Control", "no-store".into()),
+        ],
+        body: super::respond::Body::Stream(Box::new(export::open(shared.store.clone(), &tab, format))),
+    })
 }
 
 // -- pairing and devices

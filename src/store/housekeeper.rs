@@ -124,15 +124,16 @@ impl Store {
 
     pub(super) fn try_checkpoint(&self) -> rusqlite::Result<()> {
         let _one = lock_of(&self.checkpointing);
-        self.checkpoint_alone()
+        self.checkpoint_alone().map(drop)
     }
 
-    fn checkpoint_alone(&self) -> rusqlite::Result<()> {
+    /// Under the lock of those who checkpoint; `false` if someone read meanwhile, so that not all was copied.
+    pub(super) fn checkpoint_alone(&self) -> rusqlite::Result<bool> {
         if self.rung == Rung::Truncate {
             if let Some(writer) = self.writer().as_mut() {
                 writer.written = None;
             }
-            return Ok(());
+            return Ok(true);
         }
         let side = match self.rung {
             Rung::Wal => Some(conn::another(&self.path, self.budget)?),
@@ -144,8 +145,9 @@ impl Store {
         // At once: a commit that came between would begin the log anew, and sync its header in the path of a
         // turn.
         let mut guard = self.writer();
-        let Some(writer) = guard.as_mut() else { return Ok(()) };
-        if self.run_checkpoint(&writer.conn, "TRUNCATE")? {
+        let Some(writer) = guard.as_mut() else { return Ok(false) };
+        let whole = self.run_checkpoint(&writer.conn, "TRUNCATE")?;
+        if whole {
             let note = |tx: &Transaction<'_>| Ok(schema::note(tx, "checkpoint_at")?);
             if let Err(Fault::Sql(error)) = writer.commit(self.rung, Durable::Later, note) {
                 return Err(error);
@@ -154,7 +156,7 @@ impl Store {
             writer.written = None;
             writer.unsynced = None;
         }
-        Ok(())
+        Ok(whole)
     }
 
     /// `false` if someone else was reading or writing, so that not all could be done.

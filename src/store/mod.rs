@@ -16,6 +16,7 @@
 //!
 //! Read first: `conn.rs` (journals), `schema.rs`, then sqlite.org/wal.html.
 
+mod backup;
 mod conn;
 mod devices;
 mod fault;
@@ -34,6 +35,7 @@ mod tests;
 mod turns;
 mod types;
 
+pub use backup::{backup_at_rest, restore};
 pub use types::*;
 
 use crate::budget::{Budget, METERS};
@@ -332,7 +334,7 @@ fn prepare_or_replace(path: &Path, budget: &Budget, first: Rung) -> Result<(Conn
         Err(OpenFault::Damaged(error)) => error,
         done => return done.map_err(|fault| open_text(fault, path)),
     };
-    let aside = move_aside(path)?;
+    let aside = set_aside(path, &format!(".damaged-{}", now()))?;
     ::log::error!(
         "the database {} is damaged ({damage}); it was moved to {} and a new one begun",
         path.display(),
@@ -350,15 +352,14 @@ fn prepare(path: &Path, budget: &Budget, first: Rung) -> Result<(Connection, Run
     Ok((conn, rung))
 }
 
-/// Renames a damaged database and what belongs to it; tells its new name.
-fn move_aside(path: &Path) -> Result<PathBuf, String> {
-    let stamp = now();
-    let aside = with_suffix(path, &format!(".damaged-{stamp}"));
+/// Renames a database and what belongs to it; tells its new name.
+fn set_aside(path: &Path, suffix: &str) -> Result<PathBuf, String> {
+    let aside = with_suffix(path, suffix);
     for suffix in ["-wal", "-shm", "-journal", ""] {
         let (from, to) = (with_suffix(path, suffix), with_suffix(&aside, suffix));
         match fs::rename(&from, &to) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                return Err(format!("the database is damaged and cannot be moved to {}: {e}", to.display()));
+                return Err(format!("{} cannot be moved to {}: {e}", from.display(), to.display()));
             }
             _ => {}
         }

@@ -162,7 +162,8 @@ class Talk {
   }
 
   async effort() {
-    await this.patch({ effort: this.next.one(EFFORTS) });
+    // One that the model does not take is refused, and the old one stays.
+    await this.siskin.api('PATCH', `/api/tabs/${this.tab.id}`, { effort: this.next.one(EFFORTS) });
   }
 
   /** Shortens by hand; what is sent meanwhile waits in the queue. */
@@ -288,7 +289,7 @@ function furnish(siskin) {
 }
 
 async function lane(t, take) {
-  const provider = await Provider.start();
+  const provider = await Provider.start({ openai: { template: true } });
   t.after(() => provider.stop());
   const siskin = await Siskin.start(t, { provider });
   furnish(siskin);

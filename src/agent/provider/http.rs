@@ -437,11 +437,6 @@ impl ErrorText {
         };
         let message = [shape.message, shape.detail].map(word);
         let [said, detail] = message;
-        let mut message = clean(if said.is_empty() { &detail } else { &said });
-        // llama.cpp tells its context beside the message.
-        if let Ok(tokens) = word(shape.n_ctx).parse::<u64>() {
-            message.push_str(&format!(" (n_ctx: {tokens})"));
-        }
         let code = word(shape.code);
         let kind = [word(shape.kind), code.clone(), word(shape.error_code), {
             let details = word(shape.details);
@@ -452,6 +447,10 @@ impl ErrorText {
         let param = word(shape.param);
         if !param.is_empty() && !message.contains(&param) {
             message = format!("{message} ({})", shorten(&param, 100));
+        }
+        // llama.cpp tells its context beside the message.
+        if let Ok(tokens) = word(shape.n_ctx).parse::<u64>() {
+            message.push_str(&format!(" (n_ctx: {tokens})"));
         }
         ErrorText {
             message,
