@@ -7,11 +7,10 @@ use siskin::store::{BeginTurn, NewTab, SealTurn, Step, Store};
 
 /// Rows of one turn of a filled log: the owner's message and the parts of one long answer.
 const TURN_ROWS: u64 = 100;
-/// Characters of a filled row's text.
-const ROW_BYTES: usize = 960;
 
-/// Makes a tab of `rows` rows (a multiple of 100) in a store whose server is not running; gives its id.
-pub fn tab(scratch: &Scratch, data: &str, rows: u64) -> Result<String, Oops> {
+/// Makes a tab of `rows` rows (a multiple of 100) with texts of `bytes` in a store whose server is not running;
+/// gives its id.
+pub fn tab(scratch: &Scratch, data: &str, rows: u64, bytes: usize) -> Result<String, Oops> {
     let dir = scratch.path.join(data);
     let work = dir.join("work");
     std::fs::create_dir_all(&work)?;
@@ -24,7 +23,7 @@ pub fn tab(scratch: &Scratch, data: &str, rows: u64) -> Result<String, Oops> {
     };
     let tab = store.create_tab(&new).map_err(broken)?.no;
     for turn in 0..rows / TURN_ROWS {
-        fill_turn(&store, tab, turn * TURN_ROWS)?;
+        fill_turn(&store, tab, turn * TURN_ROWS, bytes)?;
         store.housekeep();
     }
     store.close();
@@ -35,7 +34,7 @@ fn broken(error: siskin::store::StoreError) -> Oops {
     format!("the store: {error:?}").into()
 }
 
-fn fill_turn(store: &Store, tab: TabNo, below: Seq) -> Result<(), Oops> {
+fn fill_turn(store: &Store, tab: TabNo, below: Seq, bytes: usize) -> Result<(), Oops> {
     let client_id = format!("fill-{below}");
     let asked = UserText { text: "go on".into(), client_id: client_id.clone(), ..UserText::default() };
     let mut first = [row(below + 1, Role::User, json(&asked))];
@@ -49,7 +48,7 @@ fn fill_turn(store: &Store, tab: TabNo, below: Seq) -> Result<(), Oops> {
     let turn = store.begin_turn(begin).map_err(broken)?;
     let step = Step { outcome: StepOutcome::Whole, ..Step::new(1, 0, "openai/scripted".into()) };
     store.begin_step(turn, &step).map_err(broken)?;
-    let parts: Vec<Row> = (2..=TURN_ROWS).map(|at| part(turn, below + at, at as u32 - 2)).collect();
+    let parts: Vec<Row> = (2..=TURN_ROWS).map(|at| part(turn, below + at, at as u32 - 2, bytes)).collect();
     store.append(tab, &parts).map_err(broken)?;
     store.end_step(turn, &step).map_err(broken)?;
     let seal = SealTurn { tab, turn, rows: &[], status: TurnStatus::Done, stop: StopReason::End };
@@ -57,9 +56,9 @@ fn fill_turn(store: &Store, tab: TabNo, below: Seq) -> Result<(), Oops> {
     Ok(())
 }
 
-fn part(turn: TurnNo, seq: Seq, part: u32) -> Row {
+fn part(turn: TurnNo, seq: Seq, part: u32, bytes: usize) -> Row {
     let words = format!("part {seq} says much the same as the part before it, at some length; ");
-    let text = words.chars().cycle().take(ROW_BYTES).collect();
+    let text = words.chars().cycle().take(bytes).collect();
     let data = AssistantText { text, block: 0, part, md: None };
     Row { turn, ..row(seq, Role::Assistant, json(&data)) }
 }

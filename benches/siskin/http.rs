@@ -49,6 +49,11 @@ impl Http {
         self.ask("POST", path, Some(&body.to_string()))
     }
 
+    /// Changes something by JSON, which has to be accepted.
+    pub fn patch(&mut self, path: &str, body: &serde_json::Value) -> Result<serde_json::Value, Oops> {
+        self.ask("PATCH", path, Some(&body.to_string()))?.json(200)
+    }
+
     fn ask(&mut self, method: &str, path: &str, body: Option<&str>) -> Result<Answer, Oops> {
         let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.host);
         if let Some(token) = &self.token {

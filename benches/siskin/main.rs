@@ -2,7 +2,8 @@
 //!
 //! `cargo bench` prints the tables and writes `benches/RESULTS.md`; `cargo bench -- idle delay` runs only
 //! these groups and writes nothing. It takes about three minutes after the build, needs no network, and makes
-//! its own provider, clients and floors. Groups: size, idle, fsync, delay, long, peak.
+//! its own provider, clients and floors. Groups: size, idle, fsync, delay, long, wire,
+//! peak.
 
 mod fill;
 mod groups;
@@ -11,6 +12,7 @@ mod provider;
 mod relay;
 mod report;
 mod server;
+mod wire;
 
 use report::Report;
 use std::collections::HashMap;
@@ -22,12 +24,13 @@ type Oops = Box<dyn std::error::Error + Send + Sync>;
 /// One group of measurements.
 type Group = fn(&mut Scratch, &mut Report) -> Result<(), Oops>;
 
-const GROUPS: [(&str, Group); 6] = [
+const GROUPS: [(&str, Group); 7] = [
     ("size", groups::size),
     ("idle", groups::idle),
     ("fsync", groups::fsync),
     ("delay", groups::delay),
     ("long", groups::long),
+    ("wire", wire::wire),
     ("peak", groups::peak),
 ];
 
@@ -69,7 +72,9 @@ fn main() -> Result<(), Oops> {
         return relay::serve(url);
     }
     if let Some(word) = words.iter().find(|word| GROUPS.iter().all(|(name, _)| name != word)) {
-        return Err(format!("no group is called {word}; there are: size idle fsync delay long peak").into());
+        return Err(
+            format!("no group is called {word}; there are: size idle fsync delay long wire peak").into()
+        );
     }
     let mut scratch = Scratch::new()?;
     let mut report = Report::new();

@@ -75,6 +75,14 @@ impl Provider {
         self.lock().speech = Speech { deltas, bytes, gap };
     }
 
+    /// From now on: one delta, in an event whose line of data is `bytes` long.
+    pub fn say_line(&self, wire: &str, bytes: usize) {
+        let dialect = if wire == "anthropic" { &ANTHROPIC } else { &OPENAI };
+        let start = dialect.before.find("data: ").expect("an event has data");
+        let around = dialect.before.len() - start + dialect.after.trim_end().len();
+        self.say(1, bytes - around, Duration::ZERO);
+    }
+
     /// The requests since the last call.
     pub fn take_seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.lock().seen)

@@ -263,12 +263,17 @@ impl Socket {
         }
     }
 
-    /// Reads until a turn of this tab is sealed.
+    /// Reads until a turn of this tab is sealed well.
     pub fn until_sealed(&mut self, tab: &str) -> Result<(), Oops> {
+        sealed_well(&self.seal(tab)?)
+    }
+
+    /// Reads until a turn of this tab is sealed, however it ended, and gives the frame that says so.
+    pub fn seal(&mut self, tab: &str) -> Result<Value, Oops> {
         loop {
             let frame = self.until("turn-sealed")?;
             if frame["tab"] == tab {
-                return sealed_well(&frame);
+                return Ok(frame);
             }
         }
     }

@@ -162,6 +162,8 @@ enum Lack {
 impl Session<'_> {
     fn serve(&mut self) -> Result<Never, Gone> {
         loop {
+            // What woke this thread is mostly a delta, so that goes out before the socket is asked.
+            let more = self.advance()?;
             let mut asked = 0;
             while asked < ASKS_AT_ONCE
                 && let Some(text) = self.wire.read()?
@@ -169,7 +171,6 @@ impl Session<'_> {
                 self.take(&text)?;
                 asked += 1;
             }
-            let more = self.advance()?;
             if asked == 0 && !more {
                 let by = self.tail_due();
                 self.wire.wait(by)?;

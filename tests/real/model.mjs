@@ -35,7 +35,7 @@ function freePort() {
 }
 
 /** Starts the model by its package's own command, and waits until it is loaded; gives its URL. */
-export async function startModel(ending) {
+export async function startModel(ending, context = 8192) {
   const port = await freePort();
   const log = fs.openSync(path.join(CACHE, 'llama.log'), 'w');
   const model = fs.readdirSync(path.join(CACHE, 'model')).find((name) => name.endsWith('.gguf'));
@@ -65,7 +65,7 @@ export async function startModel(ending) {
     '--port',
     `${port}`,
     '--ctx-size',
-    '8192',
+    `${context}`,
     '--',
     ...options,
   ];
@@ -129,8 +129,8 @@ export async function startRelay(ending, url) {
   return { url: `http://127.0.0.1:${server.address().port}`, requests };
 }
 
-/** The config's tables for a model behind the relay, reached over both wires. */
-export function providers(url) {
+/** The config's tables for a model behind the relay, reached over both wires; `more`: lines for each. */
+export function providers(url, more = {}) {
   return [
     ['chat', 'openai'],
     ['messages', 'anthropic'],
@@ -142,6 +142,7 @@ kind = "${kind}"
 base_url = "${url}"
 models = ["gemma-3-270m"]
 max_tokens = 200
+${more[name] ?? ''}
 `,
     )
     .join('');

@@ -4,6 +4,7 @@
 import assert from 'node:assert/strict';
 import { Siskin, checkLog, textOf } from '../fixture.mjs';
 import { Ending, providers, startModel, startRelay } from './model.mjs';
+import { messageBytes, turn } from './turns.mjs';
 
 const QUESTIONS = [
   'What is the capital of France?',
@@ -14,43 +15,6 @@ const WIRES = [
   ['chat', '/v1/chat/completions', 'SIGTERM'],
   ['messages', '/v1/messages', 'SIGKILL'],
 ];
-
-/** A request's messages as bytes, cache marks aside, without the bracket that ends them. */
-function messageBytes(text) {
-  const unmarked = text.replaceAll(/,"cache_control":\{[^}]*\}/g, '');
-  const { messages } = JSON.parse(unmarked);
-  const bytes = JSON.stringify(messages);
-  assert.ok(unmarked.includes(bytes), 'the messages stand in the body as compact JSON');
-  return bytes.slice(0, -1);
-}
-
-/** The text of a frame that streams the answer. */
-const streamed = (frame) =>
-  frame.type === 'chunk-delta' || (frame.type === 'chunk-open' && frame.chunk.role === 'assistant');
-
-async function turn(siskin, peer, tab, question) {
-  const from = peer.frames.length;
-  const sealed = peer.sealed.length;
-  const began = performance.now();
-  await siskin.send(tab, question);
-  await peer.turns(sealed + 1, 120_000);
-  const frames = peer.frames.slice(from);
-  const seal = peer.sealed.at(-1);
-  const pieces = frames.filter(streamed);
-  assert.ok(
-    ['end', 'max_tokens'].includes(seal.stopReason),
-    `the turn ended ${seal.stopReason}: ${JSON.stringify(seal)}`,
-  );
-  assert.ok(pieces.length > 1, 'the answer came in pieces');
-  const answer = peer.text(seal.turnId);
-  assert.ok(answer.trim().length > 0, 'the answer is not empty');
-  assert.ok(
-    seal.usage.output > 0 && seal.usage.input + seal.usage.cacheRead > 0,
-    `usage: ${JSON.stringify(seal.usage)}`,
-  );
-  const ms = { first: pieces[0].at - began, all: performance.now() - began };
-  return { question, answer, seal, pieces: pieces.length, ms };
-}
 
 async function talk(siskin, relay, wire, route, signal) {
   const tab = await siskin.newTab({ model: `${wire}/gemma-3-270m` });

@@ -332,6 +332,8 @@ impl Decoder for OpenAi {
             self.think.text(&late, out)?;
         }
         self.think.finish(out)?;
+        // Said here, the last text is committed before the connection's end is worked on.
+        out.delta(Delta::BlockEnd)?;
         let finish = match reason.as_str() {
             "content_filter" => Finish::Refused(if self.refusal.is_empty() {
                 "the provider's content filter stopped the answer".to_owned()
