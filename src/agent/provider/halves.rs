@@ -111,7 +111,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_cut_anywhere_between_two_units_is_what_it_was(text in any::<String>(), cuts in any::<Vec<usize>>()) {
+        fn text_cut_anywhere_between_two_units_is_what_it_was(
+            text in any::<String>(),
+            cuts in any::<Vec<usize>>(),
+        ) {
             let units: Vec<u16> = text.encode_utf16().collect();
             let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (units.len() + 1)).collect();
             ends.extend([0, units.len()]);
