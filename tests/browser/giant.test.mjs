@@ -16,7 +16,8 @@ const LIMIT = 200;
 
 /**
  * An answer that makes `count` rows with its question: half of them at once, then one now and then while
- * somebody reads, and the rest once `open` is called. So the turn runs for as long as reading takes, on any machine.
+ * somebody reads, and the rest once `open` is called. So the turn runs for as long as reading takes, on any
+ * machine.
  */
 function gated(count) {
   let open;
