@@ -172,15 +172,16 @@ impl Turn<'_> {
 impl Agent {
     /// Shortens a tab's conversation now, in a turn of its own without a message.
     pub fn compact(self: &Arc<Self>, tab: TabNo) -> Result<(), Refusal> {
+        // Beside what other tabs decide: this reads the log up to the first such place.
         let stored = self.known_tab(tab)?;
+        let after = self.store.generation(tab)?.summary.map_or(0, |summary| summary.upto);
+        if !context::has_cut(&self.store, tab, after, stored.total)? {
+            return Err(Refusal::Conflict("there is nothing to shorten yet".to_owned()));
+        }
         let _deciding = self.decide();
-        self.check_open(&stored)?;
+        self.check_open(&self.known_tab(tab)?)?;
         if self.look(tab, |live| live.turn.is_some()) == Some(true) {
             return Err(Refusal::Conflict("a turn runs; stop it, or wait for its end".to_owned()));
-        }
-        let after = self.store.generation(tab)?.summary.map_or(0, |summary| summary.upto);
-        if context::cut(&self.store, tab, after, stored.total, 0, u64::MAX)?.is_none() {
-            return Err(Refusal::Conflict("there is nothing to shorten yet".to_owned()));
         }
         let stop = Stop::new().map_err(|error| {
             Refusal::Store(StoreError::Broken(format!("no descriptor for another turn: {error}")))
