@@ -194,6 +194,8 @@ impl Turn<'_> {
         let (agent, upto) = (self.agent, self.pen.next_seq() - 1);
         let &Target { tab, provider, .. } = target;
         let basis = self.basis(target)?;
+        // The model may have been changed to the demo, whose requests leave nothing here.
+        self.made = None;
         if provider.kind == ApiKind::Demo {
             if self.job.by_hand {
                 return Ok(Asked::Full(Box::new(basis), 0));
