@@ -343,7 +343,8 @@ impl Turn<'_> {
         folded: &Folded,
         target: &Target<'_>,
     ) -> Result<Next, StoreError> {
-        quirks::learn_context(target.provider, target.model, context::asked(&answer.usage));
+        let size = context::asked(&answer.usage) + answer.usage.output;
+        quirks::learn_context(target.provider, target.model, size);
         self.not_run(&folded.calls, "not run: the conversation is longer than the model's context")?;
         if !folded.calls.is_empty() || !folded.shown {
             let name = &target.provider.name;
