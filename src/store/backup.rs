@@ -9,7 +9,7 @@ use super::fault::Fault;
 use super::*;
 use rusqlite::OpenFlags;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::time::Duration;
 
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -21,18 +21,18 @@ impl Store {
     /// Copies the database to `to`, which is replaced in one step at the end; tells how many bytes it has.
     /// The error is one line with cause and mend.
     pub fn backup(&self, to: &Path) -> Result<u64, String> {
-        let _one = lock_of(&self.checkpointing);
+        check_place(&self.path, to)?;
+        let one = lock_of(&self.checkpointing);
         if self.writer().is_none() {
             return Err(fault::closed().to_string());
         }
         if self.rung == Rung::Truncate {
             // Every commit writes to the file itself.
-            let _writer = self.writer();
-            return copy(&self.path, to);
+            return copy(&self.file, &self.path, to, (self.writer(), one));
         }
         for _ in 0..CHECKPOINTS {
             match self.checkpoint_alone() {
-                Ok(true) => return copy(&self.path, to),
+                Ok(true) => return copy(&self.file, &self.path, to, one),
                 Ok(false) => std::thread::sleep(PAUSE),
                 Err(error) => return Err(self.note(Fault::Sql(error)).to_string()),
             }
@@ -47,6 +47,7 @@ pub fn backup_at_rest(dir: &Path, to: &Path) -> Result<u64, String> {
     if !path.is_file() {
         return Err(format!("there is no database {}", path.display()));
     }
+    check_place(&path, to)?;
     let _lock = lock::Lock::take(dir)?;
     // What a killed server left in the log goes into the file first.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -54,7 +55,7 @@ pub fn backup_at_rest(dir: &Path, to: &Path) -> Result<u64, String> {
     checked(&conn).map_err(|fault| open_text(fault, &path))?;
     conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(|e| sql_text(e, &path))?;
     drop(conn);
-    copy(&path, to)
+    copy(&open_regular(&path)?, &path, to, ())
 }
 
 /// Puts a copy in the place of the database of a data directory that no server uses; tells where the old
@@ -64,7 +65,7 @@ pub fn restore(dir: &Path, from: &Path) -> Result<Option<PathBuf>, String> {
     let _lock = lock::Lock::take(dir)?;
     let path = dir.join(FILE);
     let staged = with_suffix(&path, ".restored");
-    copy(from, &staged)?;
+    copy(&open_regular(from)?, from, &staged, ())?;
     let old = match fs::symlink_metadata(&path) {
         Ok(_) => Some(set_aside(&path, &format!(".before-restore-{}", now()))?),
         Err(_) => None,
@@ -74,14 +75,39 @@ pub fn restore(dir: &Path, from: &Path) -> Result<Option<PathBuf>, String> {
     Ok(old)
 }
 
-/// Copies and checks a database file; `to` appears whole or not at all.
-fn copy(from: &Path, to: &Path) -> Result<u64, String> {
+/// Refuses to put a copy where the database itself lies, or what belongs to it: the server would go on
+/// writing to a file that has no name any more.
+fn check_place(path: &Path, to: &Path) -> Result<(), String> {
+    let dir = |of: &Path| fs::canonicalize(of.parent().filter(|dir| dir.is_dir()).unwrap_or(Path::new(".")));
+    let own = ["", "-wal", "-shm", "-journal", ".suspect", ".restored"].map(|end| with_suffix(path, end));
+    let own = own.iter().any(|own| own.file_name() == to.file_name())
+        || to.file_name() == Some(lock::FILE.as_ref());
+    match (dir(path), dir(to)) {
+        (Ok(data), Ok(other)) if own && data == other => {
+            Err(format!("{} belongs to the database itself; give another name", to.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn open_regular(path: &Path) -> Result<File, String> {
+    let read = |e: io::Error| format!("cannot read {}: {e}", path.display());
+    let file = File::open(path).map_err(read)?;
+    if !file.metadata().map_err(read)?.is_file() {
+        return Err(format!("{} is not a regular file", path.display()));
+    }
+    Ok(file)
+}
+
+/// Copies and checks a database file, whose name is `from`; `to` appears whole or not at all. `held` keeps
+/// the file as it is, and is let go once its bytes are copied.
+fn copy<H>(source: &File, from: &Path, to: &Path, held: H) -> Result<u64, String> {
     // A link, a device or a folder is not what the owner meant to lose.
     if fs::symlink_metadata(to).is_ok_and(|meta| !meta.is_file()) {
         return Err(format!("{} is there and is not a regular file; give another name", to.display()));
     }
     let part = with_suffix(to, ".part");
-    let done = copy_to_part(from, &part).and_then(|bytes| {
+    let done = copy_to_part(source, from, &part, held).and_then(|bytes| {
         fs::rename(&part, to).map_err(|e| format!("cannot rename {}: {e}", part.display()))?;
         let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         sync_dir(dir).map_err(|e| format!("cannot sync {}: {e}", dir.display()))?;
@@ -96,13 +122,10 @@ fn copy(from: &Path, to: &Path) -> Result<u64, String> {
     done
 }
 
-fn copy_to_part(from: &Path, part: &Path) -> Result<u64, String> {
+fn copy_to_part<H>(mut source: &File, from: &Path, part: &Path, held: H) -> Result<u64, String> {
     let read = |e: io::Error| format!("cannot read {}: {e}", from.display());
     let write = |e: io::Error| format!("cannot write {}: {e}", part.display());
-    let mut source = File::open(from).map_err(read)?;
-    if !source.metadata().map_err(read)?.is_file() {
-        return Err(format!("{} is not a regular file", from.display()));
-    }
+    source.rewind().map_err(read)?;
     // Left by a copy that was killed; a new file, so that nobody else may read it.
     let _ = fs::remove_file(part);
     let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(part).map_err(write)?;
@@ -116,6 +139,7 @@ fn copy_to_part(from: &Path, part: &Path) -> Result<u64, String> {
         target.write_all(buffer.split_at(amount).0).map_err(write)?;
         bytes += amount as u64;
     }
+    drop(held);
     target.sync_all().map_err(write)?;
     let conn = Connection::open_with_flags(part, OpenFlags::SQLITE_OPEN_READ_WRITE)
         .map_err(|e| sql_text(e, from))?;
@@ -128,8 +152,10 @@ fn copy_to_part(from: &Path, part: &Path) -> Result<u64, String> {
     }
 }
 
-/// A database of Siskin, and not a newer one's.
+/// A database of Siskin, and not a newer one's. Locked for this process alone, so that no shared memory is
+/// needed, which some disks refuse.
 fn checked(conn: &Connection) -> Result<(), OpenFault> {
+    conn.execute_batch("PRAGMA locking_mode=EXCLUSIVE")?;
     conn.execute_batch("PRAGMA cache_size=-192; PRAGMA mmap_size=0; PRAGMA trusted_schema=OFF")?;
     match schema::check(conn)? {
         0 => Err(OpenFault::Foreign),
@@ -249,5 +275,67 @@ mod tests {
             let refused = store.backup(&other).unwrap_err();
             assert!(refused.contains("not a regular file"), "{refused}");
         }
+    }
+
+    /// Bug: the copy could be given the database's own name. Effect: the server went on writing to a file
+    /// without a name, and all that was lost at its end. Mend: refused.
+    #[test]
+    fn a_copy_never_takes_the_place_of_what_it_is_made_of() {
+        let (dir, store, tab) = store();
+        for name in [FILE, "siskin.db-wal", "siskin.db-shm", "siskin.db.suspect", "lock"] {
+            let refused =
+                store.backup(&dir.path().join("..").join(dir.path().file_name().unwrap()).join(name));
+            assert!(refused.unwrap_err().contains("another name"), "{name}");
+        }
+        store.backup(&dir.path().join("siskin.db.copy")).unwrap();
+        begin(&store, tab, 1);
+        store.close();
+        assert!(backup_at_rest(dir.path(), &dir.path().join(FILE)).unwrap_err().contains("another name"));
+        drop(store);
+        let store = Store::open(dir.path(), &Budget::ROUTER).unwrap();
+        assert_eq!(store.tab(tab).unwrap().unwrap().total, 2, "the row, and that the turn was interrupted");
+    }
+
+    /// Bug: a backup opened and closed the database's file. Effect: with that, all locks of this process on
+    /// it were gone, and another program that looked into the database took the write-ahead log away from
+    /// under the server. Mend: the file is opened once, for as long as the connections are.
+    #[test]
+    fn sqlites_locks_outlive_a_backup() {
+        use std::os::unix::fs::MetadataExt;
+        for rung in [Rung::Wal, Rung::WalExclusive] {
+            let dir = Dir::new();
+            let store = Store::open_from(dir.path(), &Budget::ROUTER, rung).unwrap();
+            let inode = format!(":{} ", fs::metadata(dir.path().join(FILE)).unwrap().ino());
+            let locks = || {
+                let all = fs::read_to_string("/proc/locks").unwrap();
+                all.lines().filter(|line| line.contains("POSIX") && line.contains(&inode)).count()
+            };
+            let before = locks();
+            assert!(before > 0);
+            store.backup(&dir.path().join("copy")).unwrap();
+            assert_eq!(locks(), before, "{rung:?}");
+        }
+    }
+
+    /// Bug: a copy was checked with shared memory. Effect: no backup on the disks that refuse it. Mend: a
+    /// database that nobody else has is locked as a whole.
+    #[test]
+    fn a_copy_is_checked_where_the_disk_refuses_shared_memory() {
+        let (dir, store, _) = store();
+        let other = Dir::new();
+        // As such a disk does: the file for the shared memory cannot be opened.
+        fs::create_dir(other.path().join("copy.part-shm")).unwrap();
+        store.backup(&other.path().join("copy")).unwrap();
+        store.close();
+        fs::create_dir(dir.path().join("siskin.db-shm")).unwrap();
+        backup_at_rest(dir.path(), &other.path().join("copy")).unwrap();
+    }
+
+    #[test]
+    fn the_housekeeper_does_not_wait_for_a_backup() {
+        let (_dir, store, _) = store();
+        let _copying = lock_of(&store.checkpointing);
+        store.writer().as_mut().unwrap().written = Instant::now().checked_sub(Duration::from_secs(9));
+        store.housekeep();
     }
 }
