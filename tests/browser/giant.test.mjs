@@ -1,5 +1,6 @@
-// One turn of 3,000 chunks (half as many by touch, which is slow) and a limit of 200: what was dropped at the end comes back to one who scrolls up,
-// once each and in order, to the first row and down again, while the turn runs and after it.
+// One turn of 3,000 chunks (half as many by touch, which is slow) and a limit of 200: what was dropped at the
+// end comes back to one who scrolls up, once each and in order, to the first row and down again, while the
+// turn runs and after it.
 
 import assert from 'node:assert/strict';
 import test, { after } from 'node:test';
@@ -14,8 +15,9 @@ after(quit);
 const LIMIT = 200;
 
 /**
- * An answer that makes `count` rows with its question: half of them at once, then one now and then while somebody reads, and the
- * rest once `open` is called. So the turn runs for as long as reading takes, on any machine.
+ * An answer that makes `count` rows with its question: half of them at once, then one now and then while
+ * somebody reads, and the rest once `open` is called. So the turn runs for as long as reading takes, on any
+ * machine.
  */
 function gated(count) {
   let open;
