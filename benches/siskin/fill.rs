@@ -8,8 +8,8 @@ use siskin::store::{BeginTurn, NewTab, SealTurn, Step, Store};
 /// Rows of one turn of a filled log: the owner's message and the parts of one long answer.
 const TURN_ROWS: u64 = 100;
 
-/// Makes a tab of `rows` rows (a multiple of 100) with texts of `bytes` in a store whose server is not running;
-/// gives its id.
+/// Makes a tab of `rows` rows (a multiple of 100), each with `bytes` of text, in a store whose server is not
+/// running; gives its id.
 pub fn tab(scratch: &Scratch, data: &str, rows: u64, bytes: usize) -> Result<String, Oops> {
     let dir = scratch.path.join(data);
     let work = dir.join("work");
