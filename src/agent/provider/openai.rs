@@ -256,6 +256,7 @@ impl OpenAi {
         if let Some(output) = typed(tokens.completion_tokens) {
             self.usage.output = output;
         }
+        self.usage = self.usage.bounded();
     }
 }
 
