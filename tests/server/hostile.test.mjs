@@ -272,8 +272,9 @@ test('SIGTERM ends in time and with 0 while the disk is full', async (t) => {
   assert.equal((await siskin.turn(tab.id, 'again')).stopReason, 'end');
 });
 
-// A number beyond 2^63 became a REAL in the sums of a tab and a day, which no later look could read: the list of
-// tabs broke off for good, and `tokens_per_day` refused every turn. Counts are cut to what a request can have.
+// A number beyond 2^63 became a REAL in the sums of a tab and a day, which no later look could read: the list
+// of tabs broke off for good, and `tokens_per_day` refused every turn. Counts are cut to what a request can
+// have.
 test('a provider that counts more tokens than there can be breaks no list and no limit', async (t) => {
   const provider = await Provider.start();
   t.after(() => provider.stop());
