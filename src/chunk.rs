@@ -404,7 +404,21 @@ pub struct Usage {
     pub output: u64,
 }
 
+/// No request has more tokens of a kind; sums of any length stay within what the store can add.
+const TOKENS_MAX: u64 = 1 << 40;
+
 impl Usage {
+    /// As a provider told it, without numbers that cannot be.
+    pub fn bounded(self) -> Usage {
+        let bound = |tokens: u64| tokens.min(TOKENS_MAX);
+        Usage {
+            input: bound(self.input),
+            cache_read: bound(self.cache_read),
+            cache_write: bound(self.cache_write),
+            output: bound(self.output),
+        }
+    }
+
     /// Adds another request's tokens.
     pub fn add(&mut self, other: &Usage) {
         self.input = self.input.saturating_add(other.input);

@@ -241,6 +241,9 @@ impl Request {
         }
         match words.iter().position(|known| *known == word) {
             Some(at) => Ok((at, rest.to_owned())),
+            None if line.is_empty() => {
+                Err(format!("{}: the server ended before it answered; try again", self.path.display()))
+            }
             None => Err(format!("{}: an answer that is not understood", self.path.display())),
         }
     }
@@ -396,6 +399,17 @@ mod tests {
         let control = Control::listen(&deep, Box::new(Known)).unwrap();
         assert_eq!(ask_pair(&deep), pairing());
         drop(control);
+    }
+
+    #[test]
+    fn a_server_that_ends_before_it_answers_is_told_as_that() {
+        let dir = Dir::new();
+        let listener = std::os::unix::net::UnixListener::bind(dir.path().join(NAME)).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(listener.accept().unwrap().0.read(&mut [0; 64])));
+            let told = ask_pair(dir.path()).unwrap_err();
+            assert!(told.ends_with("the server ended before it answered; try again"), "{told}");
+        });
     }
 
     #[test]

@@ -18,9 +18,10 @@ pub fn asked(usage: &Usage) -> u64 {
 pub fn estimate(bytes: u64, last: Option<&Step>) -> u64 {
     match last.map(|last| (last.bytes, asked(&last.usage))) {
         Some((last_bytes, tokens)) if last_bytes > 0 && tokens > 0 => {
-            (u128::from(bytes) * u128::from(tokens) / u128::from(last_bytes)) as u64
+            let scaled = u128::from(bytes) * u128::from(tokens) / u128::from(last_bytes);
+            u64::try_from(scaled).unwrap_or(u64::MAX)
         }
-        _ => bytes * 2 / 7,
+        _ => bytes.saturating_mul(2) / 7,
     }
 }
 
@@ -151,6 +152,8 @@ mod tests {
         assert_eq!(bytes_of(1800, Some(&counted(3000, 200))), 9035, "rounded");
         assert_eq!(estimate(7000, Some(&counted(0, 0))), 2000, "the demo counts nothing");
         assert!(estimate(u64::MAX / 4, Some(&counted(1, 1))) > 0, "no overflow");
+        assert_eq!(estimate(u64::MAX, Some(&counted(1, 9))), u64::MAX);
+        assert!(bytes_of(u64::MAX, None) > u64::MAX / 1024, "a list may tell any context");
     }
 
     #[test]

@@ -7,12 +7,14 @@
 
 use super::fault::Fault;
 use super::*;
-use rusqlite::OpenFlags;
+use rusqlite::{ErrorCode, OpenFlags};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::time::Duration;
 
 const BUFFER_BYTES: usize = 64 * 1024;
+/// What to do about a damaged database that is in use.
+const LIVE: &str = "export what can be read, then restart: it will be moved aside";
 /// A checkpoint that meets a reader is tried again so often.
 const CHECKPOINTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
@@ -28,11 +30,11 @@ impl Store {
         }
         if self.rung == Rung::Truncate {
             // Every commit writes to the file itself.
-            return copy(&self.file, &self.path, to, (self.writer(), one));
+            return copy(&self.file, &self.path, to, LIVE, (self.writer(), one));
         }
         for _ in 0..CHECKPOINTS {
             match self.checkpoint_alone() {
-                Ok(true) => return copy(&self.file, &self.path, to, one),
+                Ok(true) => return copy(&self.file, &self.path, to, LIVE, one),
                 Ok(false) => std::thread::sleep(PAUSE),
                 Err(error) => return Err(self.note(Fault::Sql(error)).to_string()),
             }
@@ -51,11 +53,12 @@ pub fn backup_at_rest(dir: &Path, to: &Path) -> Result<u64, String> {
     let _lock = lock::Lock::take(dir)?;
     // What a killed server left in the log goes into the file first.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(&path, flags).map_err(|e| sql_text(e, &path))?;
-    checked(&conn).map_err(|fault| open_text(fault, &path))?;
-    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(|e| sql_text(e, &path))?;
+    let conn = Connection::open_with_flags(&path, flags).map_err(|e| sql_text(&e, &path, LIVE))?;
+    checked(&conn).map_err(|fault| fault_text(fault, &path, LIVE))?;
+    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        .map_err(|e| sql_text(&e, &path, LIVE))?;
     drop(conn);
-    copy(&open_regular(&path)?, &path, to, ())
+    copy(&open_regular(&path)?, &path, to, LIVE, ())
 }
 
 /// Puts a copy in the place of the database of a data directory that no server uses; tells where the old
@@ -65,7 +68,7 @@ pub fn restore(dir: &Path, from: &Path) -> Result<Option<PathBuf>, String> {
     let _lock = lock::Lock::take(dir)?;
     let path = dir.join(FILE);
     let staged = with_suffix(&path, ".restored");
-    copy(&open_regular(from)?, from, &staged, ())?;
+    copy(&open_regular(from)?, from, &staged, "nothing was changed; give another copy", ())?;
     let old = match fs::symlink_metadata(&path) {
         Ok(_) => Some(set_aside(&path, &format!(".before-restore-{}", now()))?),
         Err(_) => None,
@@ -99,35 +102,40 @@ fn open_regular(path: &Path) -> Result<File, String> {
     Ok(file)
 }
 
-/// Copies and checks a database file, whose name is `from`; `to` appears whole or not at all. `held` keeps
-/// the file as it is, and is let go once its bytes are copied.
-fn copy<H>(source: &File, from: &Path, to: &Path, held: H) -> Result<u64, String> {
+/// Copies and checks a database file, whose name is `from`; `to` appears whole or not at all. `mend`: what to
+/// do if it is damaged. `held` keeps the file as it is, and is let go once its bytes are copied.
+fn copy<H>(source: &File, from: &Path, to: &Path, mend: &str, held: H) -> Result<u64, String> {
     // A link, a device or a folder is not what the owner meant to lose.
     if fs::symlink_metadata(to).is_ok_and(|meta| !meta.is_file()) {
         return Err(format!("{} is there and is not a regular file; give another name", to.display()));
     }
     let part = with_suffix(to, ".part");
-    let done = copy_to_part(source, from, &part, held).and_then(|bytes| {
+    // Left by a copy that was killed.
+    remove(&part);
+    let done = copy_to_part(source, from, &part, mend, held).and_then(|bytes| {
         fs::rename(&part, to).map_err(|e| format!("cannot rename {}: {e}", part.display()))?;
         let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         sync_dir(dir).map_err(|e| format!("cannot sync {}: {e}", dir.display()))?;
         Ok(bytes)
     });
     if done.is_err() {
-        // What is left of it is of no use; that it cannot be removed adds nothing.
-        for suffix in ["", "-wal", "-shm", "-journal"] {
-            let _ = fs::remove_file(with_suffix(&part, suffix));
-        }
+        remove(&part);
     }
     done
 }
 
-fn copy_to_part<H>(mut source: &File, from: &Path, part: &Path, held: H) -> Result<u64, String> {
+/// Removes what is of no use; that it cannot be removed adds nothing to what is told.
+fn remove(part: &Path) {
+    for suffix in ["", "-wal", "-shm", "-journal"] {
+        let _ = fs::remove_file(with_suffix(part, suffix));
+    }
+}
+
+fn copy_to_part<H>(mut source: &File, from: &Path, part: &Path, mend: &str, held: H) -> Result<u64, String> {
     let read = |e: io::Error| format!("cannot read {}: {e}", from.display());
     let write = |e: io::Error| format!("cannot write {}: {e}", part.display());
     source.rewind().map_err(read)?;
-    // Left by a copy that was killed; a new file, so that nobody else may read it.
-    let _ = fs::remove_file(part);
+    // A new file, so that nobody else may read it.
     let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(part).map_err(write)?;
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut bytes = 0;
@@ -142,14 +150,14 @@ fn copy_to_part<H>(mut source: &File, from: &Path, part: &Path, held: H) -> Resu
     drop(held);
     target.sync_all().map_err(write)?;
     let conn = Connection::open_with_flags(part, OpenFlags::SQLITE_OPEN_READ_WRITE)
-        .map_err(|e| sql_text(e, from))?;
-    checked(&conn).map_err(|fault| open_text(fault, from))?;
-    let whole: String =
-        conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|e| sql_text(e, from))?;
-    match whole.as_str() {
-        "ok" => Ok(bytes),
-        fault => Err(format!("{} is damaged: {fault}", from.display())),
+        .map_err(|e| sql_text(&e, from, mend))?;
+    checked(&conn).map_err(|fault| fault_text(fault, from, mend))?;
+    // A header that only a newer SQLite may write, which a check of the content does not look at.
+    if conn.is_readonly(rusqlite::MAIN_DB).map_err(|e| sql_text(&e, from, mend))? {
+        return Err(format!("{} is damaged (its header allows no writing); {mend}", from.display()));
     }
+    repair::check_whole(&conn).map_err(|e| sql_text(&e, from, mend))?;
+    Ok(bytes)
 }
 
 /// A database of Siskin, and not a newer one's. Locked for this process alone, so that no shared memory is
@@ -163,8 +171,20 @@ fn checked(conn: &Connection) -> Result<(), OpenFault> {
     }
 }
 
-fn sql_text(error: rusqlite::Error, path: &Path) -> String {
-    fault::explain(&error, path).to_string()
+fn fault_text(fault: OpenFault, path: &Path, mend: &str) -> String {
+    match fault {
+        OpenFault::Damaged(error) | OpenFault::Sql(error) => sql_text(&error, path, mend),
+        other => open_text(other, path),
+    }
+}
+
+fn sql_text(error: &rusqlite::Error, path: &Path, mend: &str) -> String {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            format!("{} is damaged ({error}); {mend}", path.display())
+        }
+        _ => fault::explain(error, path).to_string(),
+    }
 }
 
 fn sync_dir(dir: &Path) -> io::Result<()> {
@@ -259,6 +279,15 @@ mod tests {
         let mut cut = before.clone();
         cut.truncate(before.len() - 4096);
         assert!(bad("cut", &cut).contains("damaged"));
+        // Byte 18 of the header says which SQLite may write the file: no start would succeed.
+        let mut readable = before.clone();
+        readable[18] = 0x42;
+        let refused = bad("readable", &readable);
+        assert!(refused.contains("allows no writing); nothing was changed"), "{refused}");
+        let mut torn = before.clone();
+        torn[before.len() - 4096..].fill(0x55);
+        let refused = bad("torn", &torn);
+        assert!(refused.contains("damaged (") && !refused.contains('\n'), "{refused}");
         assert!(restore(dir.path(), &dir.path().join("none")).unwrap_err().contains("none"));
         let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert!(left.iter().all(|name| !name.to_string_lossy().contains(".part")), "{left:?}");

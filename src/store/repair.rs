@@ -264,12 +264,15 @@ pub(super) fn still_suspect(
     done
 }
 
-fn check_whole(conn: &Connection) -> rusqlite::Result<()> {
+/// Reads the whole database; the error tells in one line what is wrong with it first.
+pub(super) fn check_whole(conn: &Connection) -> rusqlite::Result<()> {
     let said: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-    match said.as_str() {
-        "ok" => Ok(()),
-        _ => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(said))),
+    if said == "ok" {
+        return Ok(());
     }
+    // The first line of several names the database, which is always the same.
+    let told = said.lines().last().unwrap_or_default().to_owned();
+    Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(told)))
 }
 
 #[cfg(test)]

@@ -271,3 +271,22 @@ test('SIGTERM ends in time and with 0 while the disk is full', async (t) => {
   provider.always = say('fine');
   assert.equal((await siskin.turn(tab.id, 'again')).stopReason, 'end');
 });
+
+// A number beyond 2^63 became a REAL in the sums of a tab and a day, which no later look could read: the list
+// of tabs broke off for good, and `tokens_per_day` refused every turn. Counts are cut to what a request can
+// have.
+test('a provider that counts more tokens than there can be breaks no list and no limit', async (t) => {
+  const provider = await Provider.start();
+  t.after(() => provider.stop());
+  const siskin = await Siskin.start(t, { provider, config: `tokens_per_day = ${2 ** 50}` });
+  for (const huge of [2 ** 62, 2 ** 63, 2 ** 64, 1e300]) {
+    const usage = { input: huge, cacheRead: huge, cacheWrite: huge, output: huge };
+    provider.always = say([text('ok')], { usage });
+    for (const model of ['a/scripted', 'o/scripted']) {
+      const tab = await siskin.newTab({ model });
+      for (let n = 0; n < 3; n += 1) assert.equal((await siskin.turn(tab.id, 'hi')).stopReason, 'end');
+    }
+  }
+  await siskin.restart();
+  assert.equal((await siskin.get('/api/tabs')).tabs.length, 8);
+});

@@ -235,6 +235,7 @@ impl Anthropic {
         set(&mut self.usage.cache_read, tokens.cache_read_input_tokens);
         set(&mut self.usage.cache_write, tokens.cache_creation_input_tokens);
         set(&mut self.usage.output, tokens.output_tokens);
+        self.usage = self.usage.bounded();
     }
 }
 

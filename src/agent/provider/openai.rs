@@ -257,6 +257,7 @@ impl OpenAi {
         if let Some(output) = typed::<u64>(tokens.completion_tokens) {
             self.usage.output = output.min(TOKENS_MAX);
         }
+        self.usage = self.usage.bounded();
     }
 }
 
