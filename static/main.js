@@ -125,6 +125,11 @@ const deeds = {
     return undefined;
   },
   compact: () => attempt(() => api.post(tabPath('/compact'))),
+  export: (format) =>
+    attempt(async () => {
+      const { url } = await api.post(tabPath(`/export?format=${format}`));
+      (await later('menu')).download(url);
+    }),
   menu: (button, efforts) =>
     attempt(async () => {
       const { openMenu } = await later('menu');

@@ -136,6 +136,7 @@ export const L = {
   rename: 'Rename',
   archive: 'Archive',
   compact: 'Compact',
+  exports: { md: 'Export as Markdown', jsonl: 'Export as JSON lines' },
   effort: 'Effort',
   effortNone: 'as the model likes',
   compactBusy: 'Not while a turn runs',
