@@ -43,6 +43,8 @@ const pages = {};
 let models = null;
 let modelsAt = 0;
 let status = null;
+/** The tab that was archived last, and where that is told. */
+let undo = {};
 
 const address = () => location.hash.slice(2).split('/')[0];
 const place = () => (address() in PAGES ? address() : session.current);
@@ -146,6 +148,7 @@ const deeds = {
       // Known here at once: the address is looked up before the server's frame may have come.
       const tab = await api.patch(`/api/tabs/${id}`, { archived: false });
       session.tabs.set(id, tab);
+      if (undo.id === id) undo.toast.remove();
       location.hash = `#/${id}`;
     }),
   async archive() {
@@ -154,7 +157,8 @@ const deeds = {
     if (!(await attempt(() => api.patch(`/api/tabs/${id}`, { archived: true })))) return;
     location.hash = '#/new';
     const act = () => deeds.bringBack(id);
-    notifier.toast(S.archived(brief(title || S.untitled)), { word: S.undo, act });
+    const toast = notifier.toast(S.archived(brief(title || S.untitled)), { word: S.undo, act });
+    undo = { id, toast };
   },
 };
 
