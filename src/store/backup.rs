@@ -119,12 +119,29 @@ fn copy_to_part(from: &Path, part: &Path) -> Result<u64, String> {
     target.sync_all().map_err(write)?;
     let conn = Connection::open_with_flags(part, OpenFlags::SQLITE_OPEN_READ_WRITE)
         .map_err(|e| sql_text(e, from))?;
-    checked(&conn).map_err(|fault| open_text(fault, from))?;
-    let whole: String =
-        conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|e| sql_text(e, from))?;
+    checked(&conn).map_err(|fault| no_copy(fault, from))?;
+    let whole: String = conn
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(|e| no_copy(OpenFault::Sql(e), from))?;
     match whole.as_str() {
         "ok" => Ok(bytes),
-        fault => Err(format!("{} is damaged: {fault}", from.display())),
+        fault => Err(format!("{} is damaged: {fault}; nothing was replaced", from.display())),
+    }
+}
+
+/// Why a file is not copied. It need not be the one that the server opens, so no start mends it.
+fn no_copy(fault: OpenFault, from: &Path) -> String {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    match fault {
+        OpenFault::Foreign => {
+            format!("{} is a database of another program; nothing was replaced", from.display())
+        }
+        OpenFault::Damaged(e) | OpenFault::Sql(e)
+            if matches!(e.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase)) =>
+        {
+            format!("{} is damaged, or no database ({e}); nothing was replaced", from.display())
+        }
+        other => open_text(other, from),
     }
 }
 
@@ -228,7 +245,11 @@ mod tests {
             assert_eq!(fs::read(dir.path().join(FILE)).unwrap(), before, "{refused}");
             refused
         };
-        assert!(bad("text", b"hello").contains("text"));
+        // Bug: a file that was no copy was said to be the server's own, which a restart would move aside.
+        let refused = bad("text", &b"hello ".repeat(1000));
+        assert!(refused.contains("text is damaged, or no database"), "{refused}");
+        assert!(refused.ends_with("nothing was replaced"), "{refused}");
+        assert!(bad("short", b"hello").contains("short"));
         assert!(bad("empty", b"").contains("another program"));
         let mut cut = before.clone();
         cut.truncate(before.len() - 4096);
