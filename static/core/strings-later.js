@@ -3,6 +3,16 @@
 export const L = {
   errors: [
     [
+      /no model provider/,
+      'There is no model yet',
+      'Name a [[provider]] in siskin.toml, restart Siskin, then try again.',
+    ],
+    [
+      /is not in the config/,
+      'The provider of this model is gone',
+      'Choose another model above, or put the provider back into siskin.toml.',
+    ],
+    [
       /wrote no usable summary/,
       'The conversation could not be compacted',
       'Try again, choose another model above, or go on in a new tab. Nothing is lost.',
