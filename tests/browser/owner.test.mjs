@@ -2,9 +2,11 @@
 // that is read from the right.
 
 import assert from 'node:assert/strict';
+import fs from 'node:fs';
+import path from 'node:path';
 import test, { after } from 'node:test';
 import { Siskin, until } from '../fixture.mjs';
-import { Provider, say, text } from '../provider.mjs';
+import { call, Provider, say, text } from '../provider.mjs';
 import { ask, field, log, open, paired, quit, rested } from './page.mjs';
 
 after(quit);
@@ -235,4 +237,53 @@ test('on a phone a title is edited in the whole width', async (t) => {
   assert.ok((await title.boundingBox()).width > 250);
   await page.keyboard.press('Escape');
   await page.getByRole('combobox', { name: 'Model' }).waitFor();
+});
+
+test('a long result stays closed, and shows all of its parts when it is opened', async (t) => {
+  const { provider, siskin } = await setUp(t);
+  const lines = Array.from({ length: 3000 }, (_, n) => `line ${n} of the file, é`);
+  fs.writeFileSync(path.join(siskin.data, 'work', 'long.txt'), lines.join('\n'));
+  provider.answers = [say([call('read_file', { path: 'long.txt' })]), say([text('that was it')])];
+  const page = await paired(t, siskin);
+  await newTab(page);
+  await ask(page, 'read it');
+  await rested(page);
+  const tool = log(page).locator('.item.tool');
+  assert.equal(await tool.getByText('line 0 of the file').count(), 0, 'it is closed');
+  assert.ok((await tool.boundingBox()).height < 80, 'and low');
+  await tool.getByRole('button').first().click();
+  const output = tool.locator('pre.output');
+  await output.getByText('line 0 of the file').waitFor();
+  const shown = (await output.textContent()).split('\n').filter((line) => lines.includes(line));
+  assert.ok(shown.length > 1000, `${shown.length} lines`);
+  assert.deepEqual(shown, lines.slice(0, shown.length), 'its parts follow each other without a seam');
+  assert.ok((await output.boundingBox()).height < 600, 'it scrolls inside itself');
+});
+
+test('a result that was shortened says so, and what the log holds of it is paged through', async (t) => {
+  const { provider, siskin } = await setUp(t);
+  const words = Array.from({ length: 5000 }, (_, n) => `word${n}é`);
+  fs.writeFileSync(path.join(siskin.data, 'work', 'long.txt'), words.join(' '));
+  provider.answers = [say([call('read_file', { path: 'long.txt' })]), say([text('that was it')])];
+  const page = await paired(t, siskin);
+  await newTab(page);
+  await ask(page, 'read it');
+  await rested(page);
+  const tool = log(page).locator('.item.tool');
+  await tool.getByRole('button').first().click();
+  const output = tool.locator('pre.output');
+  const foot = tool.locator('.tool-foot');
+  await foot.getByText(/Shortened from \d+ KiB/).waitFor();
+  const shown = await output.textContent();
+  let paged = '';
+  for (const button of ['Show all', 'Next part', 'Next part', 'Next part']) {
+    const before = await foot.innerText();
+    await foot.getByRole('button', { name: button }).click();
+    await until(async () => (await foot.innerText()) !== before, `the page behind ${button}`);
+    const part = await output.textContent();
+    assert.ok(part.length < 17_000, 'one part takes the place of the other');
+    paged += part;
+    if ((await foot.getByRole('button', { name: 'Next part' }).count()) === 0) break;
+  }
+  assert.equal(paged, shown);
 });
