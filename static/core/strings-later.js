@@ -5,7 +5,7 @@ export const L = {
     [
       /no model provider/,
       'There is no model yet',
-      'Name a [[provider]] in siskin.toml, restart Siskin, then try again.',
+      'A new tab shows what to write. After a restart of Siskin, try again.',
     ],
     [
       /is not in the config/,
