@@ -174,14 +174,16 @@ fn checked(conn: &Connection) -> Result<(), OpenFault> {
 fn fault_text(fault: OpenFault, path: &Path, mend: &str) -> String {
     match fault {
         OpenFault::Damaged(error) | OpenFault::Sql(error) => sql_text(&error, path, mend),
+        OpenFault::Foreign => format!("{} is a database of another program; {mend}", path.display()),
         other => open_text(other, path),
     }
 }
 
 fn sql_text(error: &rusqlite::Error, path: &Path, mend: &str) -> String {
     match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-            format!("{} is damaged ({error}); {mend}", path.display())
+        Some(ErrorCode::DatabaseCorrupt) => format!("{} is damaged ({error}); {mend}", path.display()),
+        Some(ErrorCode::NotADatabase) => {
+            format!("{} is damaged, or no database ({error}); {mend}", path.display())
         }
         _ => fault::explain(error, path).to_string(),
     }
@@ -274,7 +276,11 @@ mod tests {
             assert_eq!(fs::read(dir.path().join(FILE)).unwrap(), before, "{refused}");
             refused
         };
-        assert!(bad("text", b"hello").contains("text"));
+        // Bug: a file that was no copy was said to be the server's own, which a restart would move aside.
+        let refused = bad("text", &b"hello ".repeat(1000));
+        assert!(refused.contains("text is damaged, or no database"), "{refused}");
+        assert!(refused.contains("nothing was changed"), "{refused}");
+        assert!(bad("short", b"hello").contains("short"));
         assert!(bad("empty", b"").contains("another program"));
         let mut cut = before.clone();
         cut.truncate(before.len() - 4096);

@@ -43,6 +43,15 @@ test('an archived tab comes back by undo, and from its page; erased it is gone',
   const kept = page.getByRole('main').getByRole('listitem');
   await kept.filter({ hasText: 'Second thing' }).waitFor();
   assert.equal(await kept.count(), 1, 'the open tab is not in the list');
+  // Bug: that it is archived was still said when it was not any more.
+  const told = page.getByText('Archived “Second thing”.');
+  await told.waitFor();
+  await kept.getByRole('button', { name: 'Bring back' }).click();
+  await log(page).getByText('Second thing', { exact: true }).waitFor();
+  assert.equal(await told.count(), 0);
+  await choose(page, 'Archive');
+  await page.getByRole('link', { name: 'Archived' }).click();
+  await kept.filter({ hasText: 'Second thing' }).waitFor();
   await tab(page, /First thing/).click();
   await log(page).getByText('First thing', { exact: true }).waitFor();
   await choose(page, 'Archive');
@@ -199,6 +208,35 @@ test('the frame is painted before any module, only where the browser is paired',
   await page.evaluate(() => localStorage.clear());
   await page.reload();
   assert.equal(await page.getByText('Siskin', { exact: true }).isVisible(), false);
+});
+
+// Bug: on a slow link a page said "No tabs yet", "No model" and "New tab" until the device had answered.
+test('what the device has not told yet is not claimed', async (t) => {
+  const { siskin } = await setUp(t);
+  const page = await paired(t, siskin);
+  await page.getByText('No tabs yet.').waitFor();
+  await ask(page, 'The first');
+  await rested(page);
+  await page.evaluate(() => sessionStorage.clear());
+  const slow = await page.context().newPage();
+  await slow.routeWebSocket(/\/ws$/, () => {});
+  await slow.goto(page.url());
+  await field(slow).waitFor();
+  const shown = await slow.locator('#app').innerText();
+  assert.match(shown, /New tab/, 'the button for one');
+  assert.doesNotMatch(shown, /No tabs|No model|New tab[^]*New tab/);
+});
+
+test('on a phone a title is edited in the whole width', async (t) => {
+  const { siskin } = await setUp(t);
+  const page = await paired(t, siskin, { phone: true });
+  await ask(page, 'A title that is longer than what a phone has room for');
+  await rested(page);
+  await choose(page, 'Rename');
+  const title = page.getByRole('textbox', { name: 'Title of the tab' });
+  assert.ok((await title.boundingBox()).width > 250);
+  await page.keyboard.press('Escape');
+  await page.getByRole('combobox', { name: 'Model' }).waitFor();
 });
 
 test('a long result stays closed, and shows all of its parts when it is opened', async (t) => {
