@@ -10,9 +10,10 @@
 use crate::agent::stop::Stop;
 use crate::budget::CONTROL_STACK_BYTES;
 use rustix::event::{PollFd, PollFlags, poll};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -278,20 +279,35 @@ pub fn ask_backup(data: &Path, to: &Path) -> Result<u64, String> {
     Ok(bytes.parse().unwrap_or(0))
 }
 
-/// Has the server of `data` write a tab's log to `out`.
+/// Has the server of `data` write a tab's log to `out`. It goes through a file without a name, so that who
+/// reads `out` slowly, such as a pager, does not keep the server waiting.
 pub fn ask_export(data: &Path, tab: &str, format: &str, out: &mut dyn Write) -> Result<(), ExportFault> {
+    let spool = std::env::temp_dir();
+    let no_spool = |error: io::Error| format!("{}: no file for the export: {error}", spool.display());
+    let mut file = unnamed(&spool).map_err(no_spool)?;
     let mut request = Request::send(data, &format!("export {tab} {format}"), 4 * PATIENCE)?;
     loop {
         let (kind, rest) = request.line(&["piece", "done"])?;
         if kind == 1 {
-            return Ok(());
+            file.rewind().map_err(no_spool)?;
+            return io::copy(&mut file, out).map(drop).map_err(ExportFault::Out);
         }
         let length = rest.parse().unwrap_or(0);
-        let copied = io::copy(&mut (&mut request.answer).take(length), out).map_err(ExportFault::Out)?;
+        let copied = io::copy(&mut (&mut request.answer).take(length), &mut file).map_err(no_spool)?;
         if copied < length {
             return Err("the server ended in the middle of the log".to_owned().into());
         }
     }
+}
+
+/// A file that nobody else can open and that is gone with this process.
+fn unnamed(dir: &Path) -> io::Result<File> {
+    let path = dir.join(format!("siskin-export-{}", std::process::id()));
+    // Left by a process of the same number that was killed; a new one, since the folder may be everyone's.
+    let _ = std::fs::remove_file(&path);
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
 }
 
 /// Why an export ended early.

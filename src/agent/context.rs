@@ -37,18 +37,34 @@ pub fn room(context: u64, max_tokens: u64) -> u64 {
     (context - context / 20).saturating_sub(answer)
 }
 
-/// Whether a server that counted `told` tokens for a request of `bytes` seems to have left its beginning out.
-/// `before`: an earlier request of the same generation and model.
-pub fn is_truncated(told: u64, bytes: u64, before: Option<&Step>) -> bool {
+/// Whether a server left the beginning of a conversation out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Truncation {
+    /// nothing speaks for it
+    None,
+    /// its count is small for so many bytes
+    Likely,
+    /// its count did not grow with the request
+    Sure,
+}
+
+/// What a count of `told` tokens for a request of `bytes` says. `before`: an earlier request of the same
+/// generation and model.
+pub fn truncation(told: u64, bytes: u64, before: Option<&Step>) -> Truncation {
     const BYTES_A_TOKEN: u64 = 7;
+    const BYTES_A_FULL_TOKEN: u64 = 5;
     const SMALL: u64 = 16 * 1024;
     let counted = before.map_or(0, |before| asked(&before.usage));
     // What fell to less than half was not cut off: such a server counts only what it had not cached.
     if told == 0 || told < counted / 2 {
-        return false;
+        return Truncation::None;
     }
-    let shrunk = before.is_some_and(|before| before.bytes <= bytes && told < counted - counted / 20);
-    shrunk || (bytes > SMALL && bytes / told >= BYTES_A_TOKEN)
+    let grown = before.is_some_and(|before| bytes >= before.bytes + before.bytes / 20);
+    let same = (counted - counted / 10..=counted + counted / 100).contains(&told);
+    if grown && same && bytes > SMALL && bytes / told >= BYTES_A_FULL_TOKEN {
+        return Truncation::Sure;
+    }
+    if bytes > SMALL && bytes / told >= BYTES_A_TOKEN { Truncation::Likely } else { Truncation::None }
 }
 
 /// A place where a conversation may be cut: what lies up to it can be replaced by a summary.
@@ -66,7 +82,7 @@ pub struct Cut {
 pub fn cut(store: &Store, tab: TabNo, after: Seq, upto: Seq, keep: u64, most: u64) -> Stored<Option<Cut>> {
     let mut all = 0;
     each_row(store, tab, after, upto, |row, _| {
-        all += row.data.len() as u64;
+        all += sent(row);
         true
     })?;
     let (mut best, mut before): (Option<Cut>, u64) = (None, 0);
@@ -75,7 +91,7 @@ pub fn cut(store: &Store, tab: TabNo, after: Seq, upto: Seq, keep: u64, most: u6
         if row.seq > after + 1 && begins(row, last) && before <= most && !enough {
             best = Some(Cut { upto: row.seq - 1, bytes: before });
         }
-        before += row.data.len() as u64;
+        before += sent(row);
         true
     })?;
     Ok(best)
@@ -89,6 +105,11 @@ pub fn has_cut(store: &Store, tab: TabNo, after: Seq, upto: Seq) -> Stored<bool>
         !found
     })?;
     Ok(found)
+}
+
+/// A row's share of a request: notices and errors are for the owner alone.
+fn sent(row: &Row) -> u64 {
+    if matches!(row.kind, Kind::System | Kind::Error) { 0 } else { row.data.len() as u64 }
 }
 
 /// Whether a message of the owner or a step's answer begins here: all calls before are answered then.
@@ -166,17 +187,28 @@ mod tests {
 
     #[test]
     fn a_count_that_is_too_small_is_noticed_and_an_honest_one_is_not() {
-        assert!(is_truncated(4096, 36_000, None));
-        assert!(!is_truncated(9000, 36_000, None));
-        assert!(!is_truncated(0, 36_000, None), "many servers count nothing");
-        assert!(!is_truncated(100, 2000, None), "small requests are mostly names of fields");
-        assert!(is_truncated(2800, 16_000, Some(&counted(15_000, 1000))));
-        assert!(!is_truncated(3100, 16_000, Some(&counted(15_000, 1000))));
-        assert!(!is_truncated(2000, 4000, Some(&counted(15_000, 1000))), "a shorter request");
-        assert!(
-            !is_truncated(900, 36_000, Some(&counted(35_000, 4000))),
-            "only what was not cached is counted"
-        );
+        use Truncation::{Likely, None as No, Sure};
+        let before = |bytes, input| Some(counted(bytes, input));
+        for (told, bytes, before, expected) in [
+            (4096, 36_000, None, Likely),
+            (9000, 36_000, None, No),
+            // Many servers count nothing, and small requests are mostly names of fields.
+            (0, 36_000, None, No),
+            (100, 2000, None, No),
+            (3000, 20_000, before(18_000, 1000), Sure),
+            (3030, 20_000, before(18_000, 1000), Sure),
+            (3300, 20_000, before(18_000, 1000), No),
+            // Dense text, or a server that counts only what it had not cached.
+            (5000, 20_000, before(18_000, 1667), No),
+            (2000, 13_000, before(12_000, 667), No),
+            // The same question again, and a shorter request.
+            (3000, 18_100, before(18_000, 1000), No),
+            (3000, 17_000, before(18_000, 1000), No),
+            // Only what was not cached is counted.
+            (900, 36_000, before(34_000, 4000), No),
+        ] {
+            assert_eq!(truncation(told, bytes, before.as_ref()), expected, "{told} {bytes} {before:?}");
+        }
     }
 
     fn rows_of(acts: &[u8]) -> Vec<Row> {
@@ -237,9 +269,8 @@ mod tests {
             prop_assert_eq!(has_cut(&store, tab, after.min(upto), upto).unwrap(), any);
             let Some(cut) = found else { return Ok(()) };
             prop_assert!(cut.upto > after && cut.upto < upto && cut.bytes <= most);
-            let size = |row: &Row| row.data.len() as u64;
             let covered = rows.iter().filter(|row| row.seq > after && row.seq <= cut.upto);
-            prop_assert_eq!(covered.map(size).sum::<u64>(), cut.bytes);
+            prop_assert_eq!(covered.map(sent).sum::<u64>(), cut.bytes);
             let next = &rows[cut.upto as usize];
             prop_assert!(next.role == Role::User || next.role == Role::Assistant);
             for (at, row) in rows.iter().enumerate().filter(|(_, row)| row.kind == Kind::ToolCall) {

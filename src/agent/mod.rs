@@ -262,7 +262,11 @@ impl Agent {
             live.status = status;
         });
         let goes_on = matches!(stop, StopReason::End | StopReason::MaxTokens) && !self.closing();
-        let next = if goes_on { self.start_queued(tab) } else { Ok(false) };
+        let next = match job.by_hand {
+            _ if !goes_on => Ok(false),
+            Some(left) => self.start_newer(tab, left),
+            None => self.start_queued(tab),
+        };
         match &next {
             Ok(_) => {}
             Err(Refusal::Conflict(why)) => log::debug!("tab {tab}: what was queued stays: {why}"),

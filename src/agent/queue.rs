@@ -104,6 +104,12 @@ impl Agent {
         Ok(Sent::Queued(no))
     }
 
+    /// The same, if anything came to the queue after `left`.
+    pub(super) fn start_newer(&self, tab: TabNo, left: MessageNo) -> Result<bool, Refusal> {
+        let newer = self.store.queue(tab)?.last().is_some_and(|queued| queued.no > left);
+        if newer { self.start_queued(tab) } else { Ok(false) }
+    }
+
     /// Begins a turn with all that is queued; tells whether there was anything. Called under the deciding
     /// lock.
     pub(super) fn start_queued(&self, tab: TabNo) -> Result<bool, Refusal> {
@@ -136,7 +142,7 @@ impl Agent {
             sent: message.as_ref().map(|message| (message.client_id, message.text)),
             status: self.first_status(),
         };
-        self.start_turn(begin, false, || {
+        self.start_turn(begin, None, || {
             self.lives.change(tab, |live| live.newest = seq - 1);
             for (queued, seq) in consumed {
                 self.lives.post(tab, true, frames::consumed(tab, queued, seq), |_| {});
@@ -154,7 +160,7 @@ impl Agent {
     pub(super) fn start_turn(
         &self,
         begin: BeginTurn<'_>,
-        by_hand: bool,
+        by_hand: Option<MessageNo>,
         tell: impl FnOnce(),
     ) -> Result<Sent, Refusal> {
         let stop = Stop::new().map_err(|error| {

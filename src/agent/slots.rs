@@ -10,7 +10,7 @@ use super::provider::retry::Retry;
 use super::stop::Stop;
 use super::turn::{self, Pause};
 use crate::budget::METERS;
-use crate::chunk::{TabNo, TurnNo};
+use crate::chunk::{MessageNo, TabNo, TurnNo};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -38,8 +38,9 @@ pub struct Job {
     pub summaries: u32,
     /// the provider found the conversation too long, in these words
     pub overflow: Option<String>,
-    /// the turn is a summary that the owner asked for, and nothing else
-    pub by_hand: bool,
+    /// the turn is a summary that the owner asked for, and nothing else: the newest message that lay in the
+    /// queue before (0: none), since what was left there goes on waiting for its owner
+    pub by_hand: Option<MessageNo>,
     /// it was told that the provider left the conversation's beginning out
     pub told_truncated: bool,
     /// tool calls made
@@ -171,7 +172,7 @@ impl Job {
             requests: 0,
             summaries: 0,
             overflow: None,
-            by_hand: false,
+            by_hand: None,
             told_truncated: false,
             calls: 0,
             truncated: false,

@@ -33,8 +33,8 @@ impl Turn<'_> {
         }
         let Some(cut) = self.cut(basis, bytes)? else {
             // Nothing can be replaced: the provider decides, or has decided.
-            let ending = if self.job.by_hand { nothing() } else { self.too_long(basis) };
-            let sends = self.job.overflow.is_none() && !self.job.by_hand;
+            let ending = if self.job.by_hand.is_some() { nothing() } else { self.too_long(basis) };
+            let sends = self.job.overflow.is_none() && self.job.by_hand.is_none();
             self.job.summaries = ATTEMPTS;
             self.job.again = sends;
             return Ok(if sends { Next::Step } else { Next::End(ending) });
@@ -70,7 +70,7 @@ impl Turn<'_> {
             Some(_) => all / 5 * 4,
             None => bytes / 5 * if self.job.summaries == 0 { 4 } else { 2 },
         };
-        let most = if self.job.by_hand && basis.context.is_none() { u64::MAX } else { most };
+        let most = if self.job.by_hand.is_some() && basis.context.is_none() { u64::MAX } else { most };
         context::cut(&self.agent.store, self.job.tab, after, self.pen.next_seq() - 1, keep, most)
     }
 
@@ -124,7 +124,10 @@ impl Turn<'_> {
         if !whole || text.is_empty() || text.len() as u64 >= cut.bytes {
             log::info!("tab {}: the summary of rows up to {} is of no use", self.job.tab, cut.upto);
             self.job.again = true;
-            return Ok(if self.job.summaries < ATTEMPTS { Next::Step } else { Next::End(useless(basis)) });
+            // What nobody refused yet is sent as it is, rather than not at all.
+            let last = self.job.summaries >= ATTEMPTS;
+            let ends = last && (self.job.overflow.is_some() || self.job.by_hand.is_some());
+            return Ok(if ends { Next::End(useless(basis)) } else { Next::Step });
         }
         let seq = self.pen.next_seq();
         let data = SystemData {
@@ -137,7 +140,7 @@ impl Turn<'_> {
         self.agent.refreeze(&self.pen)?;
         self.job.overflow = None;
         self.job.again = true;
-        if self.job.by_hand {
+        if self.job.by_hand.is_some() {
             return Ok(Next::End(Ending::clean(StopReason::End)));
         }
         self.agent.set_status(self.job.tab, TabStatus::Running);
@@ -180,9 +183,10 @@ impl Agent {
         if self.look(tab, |live| live.turn.is_some()) == Some(true) {
             return Err(Refusal::Conflict("a turn runs; stop it, or wait for its end".to_owned()));
         }
+        let left = self.store.queue(tab)?.last().map_or(MessageNo(0), |queued| queued.no);
         let status = self.first_status();
         let begin = BeginTurn { tab, rows: &mut [], consumed: &[], sent: None, status };
-        self.start_turn(begin, true, || {}).map(drop)
+        self.start_turn(begin, Some(left), || {}).map(drop)
     }
 }
 

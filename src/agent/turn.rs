@@ -197,7 +197,7 @@ impl Turn<'_> {
         // The model may have been changed to the demo, whose requests leave nothing here.
         self.made = None;
         if provider.kind == ApiKind::Demo {
-            if self.job.by_hand {
+            if self.job.by_hand.is_some() {
                 return Ok(Asked::Full(Box::new(basis), 0));
             }
             agent.store.begin_step(self.job.turn, &Step::new(self.job.step, 0, id_of(target)))?;
@@ -262,7 +262,7 @@ impl Turn<'_> {
 
     /// Whether the conversation has to be shortened before it is sent.
     fn is_full(&self, basis: &Basis, bytes: u64, provider: &Provider) -> bool {
-        if self.job.by_hand || self.job.overflow.is_some() {
+        if self.job.by_hand.is_some() || self.job.overflow.is_some() {
             return true;
         }
         let near = |context| {
@@ -316,13 +316,12 @@ impl Turn<'_> {
         let same = |last: &&Step| last.since == made.step.since && last.model == made.step.model;
         let before = made.last.as_ref().filter(same).filter(|last| last.attempt == 0);
         let (told, bytes) = (context::asked(usage), made.step.bytes);
-        if !context::is_truncated(told, bytes, before)
-            || std::mem::replace(&mut self.job.told_truncated, true)
-        {
-            return Ok(());
-        }
-        if target.provider.context_tokens == 0 {
+        let truncation = context::truncation(told, bytes, before);
+        if truncation == context::Truncation::Sure && target.provider.context_tokens == 0 {
             quirks::learn_context(target.provider, target.model, told);
+        }
+        if truncation == context::Truncation::None || std::mem::replace(&mut self.job.told_truncated, true) {
+            return Ok(());
         }
         let name = &target.provider.name;
         self.note(

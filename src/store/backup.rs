@@ -78,6 +78,20 @@ pub fn restore(dir: &Path, from: &Path) -> Result<Option<PathBuf>, String> {
     Ok(old)
 }
 
+/// Refuses to begin anew where a restore broke off between taking the old database away and putting the copy
+/// in its place.
+pub(super) fn check_restored(path: &Path) -> Result<(), String> {
+    let staged = with_suffix(path, ".restored");
+    if path.exists() || !staged.exists() {
+        return Ok(());
+    }
+    Err(format!(
+        "a restore into {} broke off; run it again, or rename {} to {FILE}",
+        path.display(),
+        staged.display()
+    ))
+}
+
 /// Refuses to put a copy where the database itself lies, or what belongs to it: the server would go on
 /// writing to a file that has no name any more.
 fn check_place(path: &Path, to: &Path) -> Result<(), String> {
@@ -364,6 +378,22 @@ mod tests {
         store.close();
         fs::create_dir(dir.path().join("siskin.db-shm")).unwrap();
         backup_at_rest(dir.path(), &other.path().join("copy")).unwrap();
+    }
+
+    /// Bug: a restore that was killed in its middle left no database. Effect: the next start made an empty
+    /// one. Mend: it is refused until the restore is run again.
+    #[test]
+    fn after_a_restore_that_broke_off_no_empty_database_is_begun() {
+        let (dir, store, tab) = store();
+        let copy = dir.path().join("copy");
+        store.backup(&copy).unwrap();
+        store.close();
+        fs::rename(&copy, dir.path().join("siskin.db.restored")).unwrap();
+        fs::rename(dir.path().join(FILE), &copy).unwrap();
+        let refused = Store::open(dir.path(), &Budget::ROUTER).map(drop).unwrap_err();
+        assert!(refused.contains("broke off; run it again"), "{refused}");
+        restore(dir.path(), &copy).unwrap();
+        assert!(Store::open(dir.path(), &Budget::ROUTER).unwrap().tab(tab).unwrap().is_some());
     }
 
     #[test]

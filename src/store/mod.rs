@@ -118,6 +118,7 @@ impl Store {
         make_dir(dir)?;
         let lock = lock::Lock::take(dir)?;
         let path = dir.join(FILE);
+        backup::check_restored(&path)?;
         let (conn, rung) = prepare_or_replace(&path, budget, first)?;
         let reader = match rung {
             Rung::Wal => Some(Mutex::new(Some(

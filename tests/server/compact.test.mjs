@@ -346,3 +346,38 @@ test('the size that an answer which filled its context tells is that of request 
   for (let n = 1; n <= 2; n += 1) assert.equal((await siskin.turn(tab.id, 'and now?')).stopReason, 'end');
   assert.equal(provider.asked.filter(asksForSummary).length, 0, 'there is room');
 });
+
+both('what a stop left in the queue waits on after a summary, and goes with what comes', async ({
+  provider,
+  siskin,
+  tab,
+}) => {
+  for (let n = 1; n <= 3; n += 1) await siskin.turn(tab.id, birds(n));
+  provider.always = (exchange) => exchange.silent();
+  await siskin.send(tab.id, 'think');
+  await siskin.send(tab.id, 'left behind');
+  await until(() => provider.asked.some((request) => /think/.test(request.text)), 'the request');
+  await siskin.api('POST', `/api/tabs/${tab.id}/stop`);
+  await siskin.idle(tab.id);
+  let release;
+  const held = new Promise((done) => {
+    release = done;
+  });
+  provider.always = summing(say([text('ok')]), async (exchange) => {
+    await held;
+    await say([text(SUMMARY)])(exchange);
+  });
+  const compact = async () => {
+    const asked = provider.asked.filter(asksForSummary).length;
+    assert.equal((await siskin.api('POST', `/api/tabs/${tab.id}/compact`)).status, 202);
+    await until(() => provider.asked.filter(asksForSummary).length > asked, 'the request for the summary');
+  };
+  await compact();
+  release();
+  await siskin.idle(tab.id);
+  const users = async () => (await siskin.log(tab.id)).filter((row) => row.role === 'user').length;
+  assert.equal(await users(), 4, 'it still waits');
+  assert.equal((await siskin.send(tab.id, 'now')).status, 'started');
+  await siskin.idle(tab.id);
+  assert.equal(await users(), 6, 'and went with what came');
+});
