@@ -10,6 +10,7 @@ use super::*;
 use rusqlite::{ErrorCode, OpenFlags};
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -23,6 +24,7 @@ impl Store {
     /// Copies the database to `to`, which is replaced in one step at the end; tells how many bytes it has.
     /// The error is one line with cause and mend.
     pub fn backup(&self, to: &Path) -> Result<u64, String> {
+        spare(&self.path, to)?;
         let _one = lock_of(&self.checkpointing);
         if self.writer().is_none() {
             return Err(fault::closed().to_string());
@@ -49,6 +51,7 @@ pub fn backup_at_rest(dir: &Path, to: &Path) -> Result<u64, String> {
     if !path.is_file() {
         return Err(format!("there is no database {}", path.display()));
     }
+    spare(&path, to)?;
     let _lock = lock::Lock::take(dir)?;
     // What a killed server left in the log goes into the file first.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -66,8 +69,17 @@ pub fn restore(dir: &Path, from: &Path) -> Result<Option<PathBuf>, String> {
     make_dir(dir)?;
     let _lock = lock::Lock::take(dir)?;
     let path = dir.join(FILE);
+    let log = with_suffix(from, "-wal");
+    if fs::metadata(&log).is_ok_and(|meta| meta.len() > 0) {
+        return Err(format!(
+            "{} was not closed: a part of it is in {}; copy it by siskin backup --data first",
+            from.display(),
+            log.display()
+        ));
+    }
     let staged = with_suffix(&path, ".restored");
     copy(from, &staged, "nothing was changed; give another copy")?;
+    give(&staged, dir).map_err(|e| format!("cannot change the owner of {}: {e}", staged.display()))?;
     let old = match fs::symlink_metadata(&path) {
         Ok(_) => Some(set_aside(&path, &format!(".before-restore-{}", now()))?),
         Err(_) => None,
@@ -75,6 +87,31 @@ pub fn restore(dir: &Path, from: &Path) -> Result<Option<PathBuf>, String> {
     fs::rename(&staged, &path).map_err(|e| format!("cannot rename {}: {e}", staged.display()))?;
     sync_dir(dir).map_err(|e| format!("cannot sync {}: {e}", dir.display()))?;
     Ok(old)
+}
+
+/// Gives a file to the owner of its folder: who restores is often root, and the server is not.
+fn give(file: &Path, dir: &Path) -> io::Result<()> {
+    let (made, wanted) = (fs::metadata(file)?, fs::metadata(dir)?);
+    if (made.uid(), made.gid()) == (wanted.uid(), wanted.gid()) {
+        return Ok(());
+    }
+    std::os::unix::fs::chown(file, Some(wanted.uid()), Some(wanted.gid()))
+}
+
+/// Refuses to copy a database onto itself or onto what belongs to it: the server would go on with a file that
+/// has lost its name.
+fn spare(path: &Path, to: &Path) -> Result<(), String> {
+    let folder = |of: &Path| {
+        let dir = of.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::canonicalize(dir).ok()
+    };
+    let mut own = ["", "-wal", "-shm", "-journal"].map(|suffix| with_suffix(path, suffix)).to_vec();
+    own.push(path.with_file_name(lock::FILE));
+    let is_own = own.iter().any(|own| own.file_name() == to.file_name());
+    if is_own && folder(to).is_some_and(|dir| Some(dir) == folder(path)) {
+        return Err(format!("{} belongs to the database itself; give another name", to.display()));
+    }
+    Ok(())
 }
 
 /// Copies and checks a database file; `to` appears whole or not at all. `mend`: what to do if it is damaged.
@@ -108,10 +145,11 @@ fn remove(part: &Path) {
 fn copy_to_part(from: &Path, part: &Path, mend: &str) -> Result<u64, String> {
     let read = |e: io::Error| format!("cannot read {}: {e}", from.display());
     let write = |e: io::Error| format!("cannot write {}: {e}", part.display());
-    let mut source = File::open(from).map_err(read)?;
-    if !source.metadata().map_err(read)?.is_file() {
+    // Looked at first, since the opening of a pipe would wait for its writer.
+    if !fs::metadata(from).map_err(read)?.is_file() {
         return Err(format!("{} is not a regular file", from.display()));
     }
+    let mut source = File::open(from).map_err(read)?;
     // A new file, so that nobody else may read it.
     let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(part).map_err(write)?;
     let mut buffer = vec![0; BUFFER_BYTES];
@@ -265,6 +303,36 @@ mod tests {
         assert!(restore(dir.path(), &dir.path().join("none")).unwrap_err().contains("none"));
         let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert!(left.iter().all(|name| !name.to_string_lossy().contains(".part")), "{left:?}");
+    }
+
+    /// The server went on with a file that had lost its name, and what came after was gone with its end.
+    #[test]
+    fn a_database_is_not_copied_onto_itself() {
+        let (dir, store, _) = store();
+        let linked = Dir::new();
+        let other = linked.path().join("other");
+        std::os::unix::fs::symlink(dir.path(), &other).unwrap();
+        for folder in [dir.path(), &other] {
+            for name in [FILE.to_owned(), format!("{FILE}-wal"), lock::FILE.to_owned()] {
+                let to = folder.join(name);
+                let refused = store.backup(&to).unwrap_err();
+                assert!(refused.contains("belongs to the database itself"), "{refused}");
+            }
+        }
+        store.close();
+        drop(store);
+        let refused = backup_at_rest(dir.path(), &dir.path().join(FILE)).unwrap_err();
+        assert!(refused.contains("belongs to the database itself"), "{refused}");
+        backup_at_rest(dir.path(), &dir.path().join("copy.db")).unwrap();
+    }
+
+    #[test]
+    fn a_database_that_was_not_closed_is_no_copy() {
+        let (dir, _store, _) = store();
+        let other = Dir::new();
+        let refused = restore(other.path(), &dir.path().join(FILE)).unwrap_err();
+        assert!(refused.contains("was not closed") && refused.contains("siskin backup"), "{refused}");
+        assert!(!other.path().join(FILE).exists());
     }
 
     #[test]
