@@ -28,7 +28,8 @@ usage: siskin [serve] [options]   serve until SIGTERM; prints the address
        siskin budget [options]    every limit, and what they add up to
        siskin backup FILE         a copy of the database, also while the server runs
        siskin restore FILE        puts a copy back; the server must be stopped, the old one is kept
-       siskin export TAB          a conversation as Markdown, or as one row a line: --format md|jsonl
+       siskin export TAB          a conversation as Markdown, or as one row a line: --format md|jsonl;
+                                  TAB as in the page's address, such as t1
 
 options:
   --config FILE         TOML file (default: /etc/siskin/siskin.toml if it exists)

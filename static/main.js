@@ -43,6 +43,8 @@ const pages = {};
 let models = null;
 let modelsAt = 0;
 let status = null;
+/** The tab that was archived last, and where that is told. */
+let undo = {};
 
 const address = () => location.hash.slice(2).split('/')[0];
 const place = () => (address() in PAGES ? address() : session.current);
@@ -125,6 +127,11 @@ const deeds = {
     return undefined;
   },
   compact: () => attempt(() => api.post(tabPath('/compact'))),
+  export: (format) =>
+    attempt(async () => {
+      const { url } = await api.post(tabPath(`/export?format=${format}`));
+      (await later('menu')).download(url);
+    }),
   menu: (button, efforts) =>
     attempt(async () => {
       const { openMenu } = await later('menu');
@@ -141,6 +148,7 @@ const deeds = {
       // Known here at once: the address is looked up before the server's frame may have come.
       const tab = await api.patch(`/api/tabs/${id}`, { archived: false });
       session.tabs.set(id, tab);
+      if (undo.id === id) undo.toast.remove();
       location.hash = `#/${id}`;
     }),
   async archive() {
@@ -149,7 +157,8 @@ const deeds = {
     if (!(await attempt(() => api.patch(`/api/tabs/${id}`, { archived: true })))) return;
     location.hash = '#/new';
     const act = () => deeds.bringBack(id);
-    notifier.toast(S.archived(brief(title || S.untitled)), { word: S.undo, act });
+    const toast = notifier.toast(S.archived(brief(title || S.untitled)), { word: S.undo, act });
+    undo = { id, toast };
   },
 };
 

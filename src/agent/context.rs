@@ -65,7 +65,10 @@ pub struct Cut {
 /// place. Reads each row twice, a batch at a time.
 pub fn cut(store: &Store, tab: TabNo, after: Seq, upto: Seq, keep: u64, most: u64) -> Stored<Option<Cut>> {
     let mut all = 0;
-    each_row(store, tab, after, upto, |row, _| all += row.data.len() as u64)?;
+    each_row(store, tab, after, upto, |row, _| {
+        all += row.data.len() as u64;
+        true
+    })?;
     let (mut best, mut before): (Option<Cut>, u64) = (None, 0);
     each_row(store, tab, after, upto, |row, last| {
         let enough = best.is_some_and(|best| all - best.bytes <= keep);
@@ -73,8 +76,19 @@ pub fn cut(store: &Store, tab: TabNo, after: Seq, upto: Seq, keep: u64, most: u6
             best = Some(Cut { upto: row.seq - 1, bytes: before });
         }
         before += row.data.len() as u64;
+        true
     })?;
     Ok(best)
+}
+
+/// Whether there is any place to cut these rows. Reads no further than to the first.
+pub fn has_cut(store: &Store, tab: TabNo, after: Seq, upto: Seq) -> Stored<bool> {
+    let mut found = false;
+    each_row(store, tab, after, upto, |row, last| {
+        found = row.seq > after + 1 && begins(row, last);
+        !found
+    })?;
+    Ok(found)
 }
 
 /// Whether a message of the owner or a step's answer begins here: all calls before are answered then.
@@ -90,18 +104,21 @@ fn begins(row: &Row, last: Option<(Role, TurnNo, u32)>) -> bool {
     }
 }
 
+/// Shows each row to `see`, until that gives `false`.
 fn each_row(
     store: &Store,
     tab: TabNo,
     after: Seq,
     upto: Seq,
-    mut see: impl FnMut(&Row, Option<(Role, TurnNo, u32)>),
+    mut see: impl FnMut(&Row, Option<(Role, TurnNo, u32)>) -> bool,
 ) -> Stored<()> {
     let (mut at, mut last) = (after, None);
     while at < upto {
         let rows = store.rows(tab, at, upto, BATCH_BYTES)?;
         for row in &rows {
-            see(row, last);
+            if !see(row, last) {
+                return Ok(());
+            }
             at = row.seq;
             // Notices may stand inside an answer.
             if row.role != Role::System {
@@ -216,6 +233,8 @@ mod tests {
             store.append(tab, &rows).unwrap();
             let upto = rows.len() as Seq;
             let found = cut(&store, tab, after.min(upto), upto, keep, most).unwrap();
+            let any = cut(&store, tab, after.min(upto), upto, 0, u64::MAX).unwrap().is_some();
+            prop_assert_eq!(has_cut(&store, tab, after.min(upto), upto).unwrap(), any);
             let Some(cut) = found else { return Ok(()) };
             prop_assert!(cut.upto > after && cut.upto < upto && cut.bytes <= most);
             let size = |row: &Row| row.data.len() as u64;

@@ -117,9 +117,6 @@ impl Agent {
     /// Begins a turn with all that is queued and then `message`: rows first, then everyone is told, then it
     /// gets a slot.
     fn begin(&self, tab: TabNo, message: Option<Message<'_>>) -> Result<Sent, Refusal> {
-        let stop = Stop::new().map_err(|error| {
-            Refusal::Store(StoreError::Broken(format!("no descriptor for another turn: {error}")))
-        })?;
         let queue = self.store.queue(tab)?;
         let mut seq = self.look(tab, |live| live.newest).unwrap_or(0) + 1;
         let (mut rows, mut consumed) = (Vec::new(), Vec::new());
@@ -132,24 +129,46 @@ impl Agent {
         if let Some(message) = &message {
             rows.extend(self.user_rows(&mut seq, TurnNo(0), 1, message)?);
         }
-        let waits = self.slots.busy();
-        let turn = self.store.begin_turn(BeginTurn {
+        let begin = BeginTurn {
             tab,
             rows: &mut rows,
             consumed: &queue.iter().map(|queued| queued.no).collect::<Vec<_>>(),
             sent: message.as_ref().map(|message| (message.client_id, message.text)),
-            status: if waits { TurnStatus::Waiting } else { TurnStatus::Running },
+            status: self.first_status(),
+        };
+        self.start_turn(begin, false, || {
+            self.lives.change(tab, |live| live.newest = seq - 1);
+            for (queued, seq) in consumed {
+                self.lives.post(tab, true, frames::consumed(tab, queued, seq), |_| {});
+            }
+        })
+    }
+
+    /// How a turn that began now would stand.
+    pub(super) fn first_status(&self) -> TurnStatus {
+        if self.slots.busy() { TurnStatus::Waiting } else { TurnStatus::Running }
+    }
+
+    /// Begins a turn under the deciding lock: it is stored, then everyone is told of it and, by `tell`, of
+    /// its rows, then it gets a slot. `by_hand`: it is a summary and nothing else.
+    pub(super) fn start_turn(
+        &self,
+        begin: BeginTurn<'_>,
+        by_hand: bool,
+        tell: impl FnOnce(),
+    ) -> Result<Sent, Refusal> {
+        let stop = Stop::new().map_err(|error| {
+            Refusal::Store(StoreError::Broken(format!("no descriptor for another turn: {error}")))
         })?;
+        let (tab, waits) = (begin.tab, begin.status == TurnStatus::Waiting);
+        let turn = self.store.begin_turn(begin)?;
         let stop = Arc::new(stop);
         // Before anyone hears of the turn, so that a stop that answers the first frame is not lost.
         self.stops().insert(tab, stop.clone());
         self.lives.post(tab, true, frames::turn_start(tab, turn), |live| live.turn = Some(turn));
         self.set_status(tab, if waits { TabStatus::Waiting } else { TabStatus::Running });
-        self.lives.change(tab, |live| live.newest = seq - 1);
-        for (queued, seq) in consumed {
-            self.lives.post(tab, true, frames::consumed(tab, queued, seq), |_| {});
-        }
-        self.slots.push(Job::new(tab, turn, stop, self.config.budget.attempts));
+        tell();
+        self.slots.push(Job { by_hand, ..Job::new(tab, turn, stop, self.config.budget.attempts) });
         Ok(if waits { Sent::Waiting(turn) } else { Sent::Started(turn) })
     }
 

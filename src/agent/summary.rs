@@ -8,15 +8,12 @@
 use super::context::{self, Cut};
 use super::ending::Ending;
 use super::provider::{self, Answer, Delta, Fault, Finish, Sink};
-use super::slots::Job;
-use super::stop::Stop;
 use super::turn::{Basis, Next, Target, Turn};
 use super::wire::Part;
-use super::{Agent, Refusal, frames};
+use super::{Agent, Refusal};
 use crate::chunk::*;
 use crate::config::ApiKind;
 use crate::store::{BeginTurn, Step, StoreError};
-use std::sync::Arc;
 
 /// Summaries that one step may ask for.
 pub const ATTEMPTS: u32 = 2;
@@ -190,32 +187,21 @@ impl Turn<'_> {
 
 impl Agent {
     /// Shortens a tab's conversation now, in a turn of its own without a message.
-    pub fn compact(self: &Arc<Self>, tab: TabNo) -> Result<(), Refusal> {
+    pub fn compact(&self, tab: TabNo) -> Result<(), Refusal> {
+        // Beside what other tabs decide: this reads the log up to the first such place.
         let stored = self.known_tab(tab)?;
+        let after = self.store.generation(tab)?.summary.map_or(0, |summary| summary.upto);
+        if !context::has_cut(&self.store, tab, after, stored.total)? {
+            return Err(Refusal::Conflict("there is nothing to shorten yet".to_owned()));
+        }
         let _deciding = self.decide();
-        self.check_open(&stored)?;
+        self.check_open(&self.known_tab(tab)?)?;
         if self.look(tab, |live| live.turn.is_some()) == Some(true) {
             return Err(Refusal::Conflict("a turn runs; stop it, or wait for its end".to_owned()));
         }
-        let after = self.store.generation(tab)?.summary.map_or(0, |summary| summary.upto);
-        if context::cut(&self.store, tab, after, stored.total, 0, u64::MAX)?.is_none() {
-            return Err(Refusal::Conflict("there is nothing to shorten yet".to_owned()));
-        }
-        let stop = Stop::new().map_err(|error| {
-            Refusal::Store(StoreError::Broken(format!("no descriptor for another turn: {error}")))
-        })?;
-        let waits = self.slots.busy();
-        let status = if waits { TurnStatus::Waiting } else { TurnStatus::Running };
-        let turn =
-            self.store.begin_turn(BeginTurn { tab, rows: &mut [], consumed: &[], sent: None, status })?;
-        let stop = Arc::new(stop);
-        self.stops().insert(tab, stop.clone());
-        self.lives.post(tab, true, frames::turn_start(tab, turn), |live| live.turn = Some(turn));
-        self.set_status(tab, if waits { TabStatus::Waiting } else { TabStatus::Running });
-        let mut job = Job::new(tab, turn, stop, self.config.budget.attempts);
-        job.by_hand = true;
-        self.slots.push(job);
-        Ok(())
+        let status = self.first_status();
+        let begin = BeginTurn { tab, rows: &mut [], consumed: &[], sent: None, status };
+        self.start_turn(begin, true, || {}).map(drop)
     }
 }
 

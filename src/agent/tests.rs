@@ -144,3 +144,24 @@ fn a_purged_tab_is_gone_for_everyone_and_its_rows_are_gone_too() {
     assert!(desk.agent.store.rows(desk.tab, 0, 10, 1024).unwrap().is_empty());
     assert!(matches!(desk.agent.remove_tab(desk.tab, true), Err(Refusal::NotFound(_))));
 }
+
+/// Bug: a summary by hand looked at its tab before it took the lock under which tabs are archived. Effect: a
+/// turn began in a tab that was archived, or erased, in between. Mend: it looks under the lock, as a send
+/// does; and what it reads of the log it reads before, so that no other tab waits for that.
+#[test]
+fn no_summary_begins_in_a_tab_that_was_archived_meanwhile() {
+    let desk = desk();
+    desk.agent.send(desk.tab, "a", "hello").unwrap();
+    desk.ends();
+    let deciding = desk.agent.decide();
+    let refused = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| desk.agent.compact(desk.tab));
+        std::thread::sleep(Duration::from_millis(200));
+        let change = TabChange { archived: Some(true), ..Default::default() };
+        desk.agent.store.change_tab(desk.tab, &change).unwrap();
+        drop(deciding);
+        asking.join().unwrap()
+    });
+    assert!(matches!(refused, Err(Refusal::Conflict(text)) if text.contains("archived")));
+    assert_eq!(desk.agent.look(desk.tab, |live| live.turn), Some(None));
+}

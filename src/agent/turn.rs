@@ -194,6 +194,8 @@ impl Turn<'_> {
         let (agent, upto) = (self.agent, self.pen.next_seq() - 1);
         let &Target { tab, provider, .. } = target;
         let basis = self.basis(target)?;
+        // The model may have been changed to the demo, whose requests leave nothing here.
+        self.made = None;
         if provider.kind == ApiKind::Demo {
             if self.job.by_hand {
                 return Ok(Asked::Full(Box::new(basis), 0));
@@ -341,7 +343,8 @@ impl Turn<'_> {
         folded: &Folded,
         target: &Target<'_>,
     ) -> Result<Next, StoreError> {
-        quirks::learn_context(target.provider, target.model, context::asked(&answer.usage));
+        let size = context::asked(&answer.usage) + answer.usage.output;
+        quirks::learn_context(target.provider, target.model, size);
         self.not_run(&folded.calls, "not run: the conversation is longer than the model's context")?;
         if !folded.calls.is_empty() || !folded.shown {
             let name = &target.provider.name;

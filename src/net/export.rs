@@ -14,8 +14,9 @@ use std::io::{self, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of rows that are read at once.
-const BATCH_BYTES: usize = 24 * 1024;
+/// Bytes of rows that are read at once; a longer row is read alone. What is read and what is rendered of it
+/// have the room of one row being written (`row_buffer_bytes`).
+const BATCH_BYTES: usize = 4 * 1024;
 /// Links that wait; the oldest makes room for a newer one.
 const LINKS_MAX: usize = 16;
 const LINK_TIME: Duration = Duration::from_secs(60);
@@ -203,7 +204,8 @@ impl Page {
             }
         };
         for piece in text.split_inclusive('\n') {
-            if !line {
+            // An empty line ends no block.
+            if !line && piece != "\n" {
                 out.push_str("    ");
             }
             out.push_str(piece);
@@ -344,6 +346,37 @@ mod tests {
         open(store, &tab, Format::Jsonl).read_to_string(&mut lines).unwrap();
         assert_eq!(lines.lines().count(), 8);
         assert!(lines.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()));
+    }
+
+    /// Bug: a batch was larger than a row. Effect: each download took twice the memory that the budget counts
+    /// for a connection. Mend: long rows one by one.
+    #[test]
+    fn an_export_holds_no_more_than_a_row() {
+        let dir = Dir::new();
+        let store = Arc::new(Store::open(dir.path(), &Budget::ROUTER).unwrap());
+        let tab = store.create_tab(&NewTab::default()).unwrap();
+        let row = |seq| Row {
+            seq,
+            turn: TurnNo(1),
+            step: 1,
+            role: Role::Tool,
+            kind: Kind::ToolResult,
+            data: json(&ToolResult {
+                result: "x\n".repeat(2600),
+                part: seq as u32 - 1,
+                ..Default::default()
+            }),
+            opaque: None,
+            created_at: 0,
+        };
+        store.append(tab.no, &(1..=9).map(row).collect::<Vec<_>>()).unwrap();
+        let tab = store.tab(tab.no).unwrap().unwrap();
+        for format in [Format::Md, Format::Jsonl] {
+            let (mut log, mut all) = (open(store.clone(), &tab, format), vec![0; 1 << 20]);
+            while let amount @ 1.. = log.read(&mut all).unwrap() {
+                assert!(amount <= Budget::ROUTER.row_buffer_bytes, "{amount}");
+            }
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::fault::Fault;
 use super::*;
 use rusqlite::{ErrorCode, OpenFlags};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -24,19 +24,18 @@ impl Store {
     /// Copies the database to `to`, which is replaced in one step at the end; tells how many bytes it has.
     /// The error is one line with cause and mend.
     pub fn backup(&self, to: &Path) -> Result<u64, String> {
-        spare(&self.path, to)?;
-        let _one = lock_of(&self.checkpointing);
+        check_place(&self.path, to)?;
+        let one = lock_of(&self.checkpointing);
         if self.writer().is_none() {
             return Err(fault::closed().to_string());
         }
         if self.rung == Rung::Truncate {
             // Every commit writes to the file itself.
-            let _writer = self.writer();
-            return copy(&self.path, to, LIVE);
+            return copy(&self.file, &self.path, to, LIVE, (self.writer(), one));
         }
         for _ in 0..CHECKPOINTS {
             match self.checkpoint_alone() {
-                Ok(true) => return copy(&self.path, to, LIVE),
+                Ok(true) => return copy(&self.file, &self.path, to, LIVE, one),
                 Ok(false) => std::thread::sleep(PAUSE),
                 Err(error) => return Err(self.note(Fault::Sql(error)).to_string()),
             }
@@ -51,7 +50,7 @@ pub fn backup_at_rest(dir: &Path, to: &Path) -> Result<u64, String> {
     if !path.is_file() {
         return Err(format!("there is no database {}", path.display()));
     }
-    spare(&path, to)?;
+    check_place(&path, to)?;
     let _lock = lock::Lock::take(dir)?;
     // What a killed server left in the log goes into the file first.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -60,7 +59,7 @@ pub fn backup_at_rest(dir: &Path, to: &Path) -> Result<u64, String> {
     conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         .map_err(|e| sql_text(&e, &path, LIVE))?;
     drop(conn);
-    copy(&path, to, LIVE)
+    copy(&open_regular(&path)?, &path, to, LIVE, ())
 }
 
 /// Puts a copy in the place of the database of a data directory that no server uses; tells where the old
@@ -78,7 +77,7 @@ pub fn restore(dir: &Path, from: &Path) -> Result<Option<PathBuf>, String> {
         ));
     }
     let staged = with_suffix(&path, ".restored");
-    copy(from, &staged, "nothing was changed; give another copy")?;
+    copy(&open_regular(from)?, from, &staged, "nothing was changed; give another copy", ())?;
     give(&staged, dir).map_err(|e| format!("cannot change the owner of {}: {e}", staged.display()))?;
     let old = match fs::symlink_metadata(&path) {
         Ok(_) => Some(set_aside(&path, &format!(".before-restore-{}", now()))?),
@@ -87,6 +86,30 @@ pub fn restore(dir: &Path, from: &Path) -> Result<Option<PathBuf>, String> {
     fs::rename(&staged, &path).map_err(|e| format!("cannot rename {}: {e}", staged.display()))?;
     sync_dir(dir).map_err(|e| format!("cannot sync {}: {e}", dir.display()))?;
     Ok(old)
+}
+
+/// Refuses to put a copy where the database itself lies, or what belongs to it: the server would go on
+/// writing to a file that has no name any more.
+fn check_place(path: &Path, to: &Path) -> Result<(), String> {
+    let dir = |of: &Path| fs::canonicalize(of.parent().filter(|dir| dir.is_dir()).unwrap_or(Path::new(".")));
+    let own = ["", "-wal", "-shm", "-journal", ".suspect", ".restored"].map(|end| with_suffix(path, end));
+    let own = own.iter().any(|own| own.file_name() == to.file_name())
+        || to.file_name() == Some(lock::FILE.as_ref());
+    match (dir(path), dir(to)) {
+        (Ok(data), Ok(other)) if own && data == other => {
+            Err(format!("{} belongs to the database itself; give another name", to.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn open_regular(path: &Path) -> Result<File, String> {
+    let read = |e: io::Error| format!("cannot read {}: {e}", path.display());
+    // Looked at first, since the opening of a pipe would wait for its writer.
+    if !fs::metadata(path).map_err(read)?.is_file() {
+        return Err(format!("{} is not a regular file", path.display()));
+    }
+    File::open(path).map_err(read)
 }
 
 /// Gives a file to the owner of its folder: who restores is often root, and the server is not.
@@ -98,24 +121,9 @@ fn give(file: &Path, dir: &Path) -> io::Result<()> {
     std::os::unix::fs::chown(file, Some(wanted.uid()), Some(wanted.gid()))
 }
 
-/// Refuses to copy a database onto itself or onto what belongs to it: the server would go on with a file that
-/// has lost its name.
-fn spare(path: &Path, to: &Path) -> Result<(), String> {
-    let folder = |of: &Path| {
-        let dir = of.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::canonicalize(dir).ok()
-    };
-    let mut own = ["", "-wal", "-shm", "-journal"].map(|suffix| with_suffix(path, suffix)).to_vec();
-    own.push(path.with_file_name(lock::FILE));
-    let is_own = own.iter().any(|own| own.file_name() == to.file_name());
-    if is_own && folder(to).is_some_and(|dir| Some(dir) == folder(path)) {
-        return Err(format!("{} belongs to the database itself; give another name", to.display()));
-    }
-    Ok(())
-}
-
-/// Copies and checks a database file; `to` appears whole or not at all. `mend`: what to do if it is damaged.
-fn copy(from: &Path, to: &Path, mend: &str) -> Result<u64, String> {
+/// Copies and checks a database file, whose name is `from`; `to` appears whole or not at all. `mend`: what to
+/// do if it is damaged. `held` keeps the file as it is, and is let go once its bytes are copied.
+fn copy<H>(source: &File, from: &Path, to: &Path, mend: &str, held: H) -> Result<u64, String> {
     // A link, a device or a folder is not what the owner meant to lose.
     if fs::symlink_metadata(to).is_ok_and(|meta| !meta.is_file()) {
         return Err(format!("{} is there and is not a regular file; give another name", to.display()));
@@ -123,7 +131,7 @@ fn copy(from: &Path, to: &Path, mend: &str) -> Result<u64, String> {
     let part = with_suffix(to, ".part");
     // Left by a copy that was killed.
     remove(&part);
-    let done = copy_to_part(from, &part, mend).and_then(|bytes| {
+    let done = copy_to_part(source, from, &part, mend, held).and_then(|bytes| {
         fs::rename(&part, to).map_err(|e| format!("cannot rename {}: {e}", part.display()))?;
         let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         sync_dir(dir).map_err(|e| format!("cannot sync {}: {e}", dir.display()))?;
@@ -142,14 +150,10 @@ fn remove(part: &Path) {
     }
 }
 
-fn copy_to_part(from: &Path, part: &Path, mend: &str) -> Result<u64, String> {
+fn copy_to_part<H>(mut source: &File, from: &Path, part: &Path, mend: &str, held: H) -> Result<u64, String> {
     let read = |e: io::Error| format!("cannot read {}: {e}", from.display());
     let write = |e: io::Error| format!("cannot write {}: {e}", part.display());
-    // Looked at first, since the opening of a pipe would wait for its writer.
-    if !fs::metadata(from).map_err(read)?.is_file() {
-        return Err(format!("{} is not a regular file", from.display()));
-    }
-    let mut source = File::open(from).map_err(read)?;
+    source.rewind().map_err(read)?;
     // A new file, so that nobody else may read it.
     let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(part).map_err(write)?;
     let mut buffer = vec![0; BUFFER_BYTES];
@@ -162,6 +166,7 @@ fn copy_to_part(from: &Path, part: &Path, mend: &str) -> Result<u64, String> {
         target.write_all(buffer.split_at(amount).0).map_err(write)?;
         bytes += amount as u64;
     }
+    drop(held);
     target.sync_all().map_err(write)?;
     let conn = Connection::open_with_flags(part, OpenFlags::SQLITE_OPEN_READ_WRITE)
         .map_err(|e| sql_text(&e, from, mend))?;
@@ -174,8 +179,10 @@ fn copy_to_part(from: &Path, part: &Path, mend: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// A database of Siskin, and not a newer one's.
+/// A database of Siskin, and not a newer one's. Locked for this process alone, so that no shared memory is
+/// needed, which some disks refuse.
 fn checked(conn: &Connection) -> Result<(), OpenFault> {
+    conn.execute_batch("PRAGMA locking_mode=EXCLUSIVE")?;
     conn.execute_batch("PRAGMA cache_size=-192; PRAGMA mmap_size=0; PRAGMA trusted_schema=OFF")?;
     match schema::check(conn)? {
         0 => Err(OpenFault::Foreign),
@@ -186,14 +193,16 @@ fn checked(conn: &Connection) -> Result<(), OpenFault> {
 fn fault_text(fault: OpenFault, path: &Path, mend: &str) -> String {
     match fault {
         OpenFault::Damaged(error) | OpenFault::Sql(error) => sql_text(&error, path, mend),
+        OpenFault::Foreign => format!("{} is a database of another program; {mend}", path.display()),
         other => open_text(other, path),
     }
 }
 
 fn sql_text(error: &rusqlite::Error, path: &Path, mend: &str) -> String {
     match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-            format!("{} is damaged ({error}); {mend}", path.display())
+        Some(ErrorCode::DatabaseCorrupt) => format!("{} is damaged ({error}); {mend}", path.display()),
+        Some(ErrorCode::NotADatabase) => {
+            format!("{} is damaged, or no database ({error}); {mend}", path.display())
         }
         _ => fault::explain(error, path).to_string(),
     }
@@ -286,7 +295,11 @@ mod tests {
             assert_eq!(fs::read(dir.path().join(FILE)).unwrap(), before, "{refused}");
             refused
         };
-        assert!(bad("text", b"hello").contains("text"));
+        // Bug: a file that was no copy was said to be the server's own, which a restart would move aside.
+        let refused = bad("text", &b"hello ".repeat(1000));
+        assert!(refused.contains("text is damaged, or no database"), "{refused}");
+        assert!(refused.contains("nothing was changed"), "{refused}");
+        assert!(bad("short", b"hello").contains("short"));
         assert!(bad("empty", b"").contains("another program"));
         let mut cut = before.clone();
         cut.truncate(before.len() - 4096);
@@ -303,27 +316,6 @@ mod tests {
         assert!(restore(dir.path(), &dir.path().join("none")).unwrap_err().contains("none"));
         let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert!(left.iter().all(|name| !name.to_string_lossy().contains(".part")), "{left:?}");
-    }
-
-    /// The server went on with a file that had lost its name, and what came after was gone with its end.
-    #[test]
-    fn a_database_is_not_copied_onto_itself() {
-        let (dir, store, _) = store();
-        let linked = Dir::new();
-        let other = linked.path().join("other");
-        std::os::unix::fs::symlink(dir.path(), &other).unwrap();
-        for folder in [dir.path(), &other] {
-            for name in [FILE.to_owned(), format!("{FILE}-wal"), lock::FILE.to_owned()] {
-                let to = folder.join(name);
-                let refused = store.backup(&to).unwrap_err();
-                assert!(refused.contains("belongs to the database itself"), "{refused}");
-            }
-        }
-        store.close();
-        drop(store);
-        let refused = backup_at_rest(dir.path(), &dir.path().join(FILE)).unwrap_err();
-        assert!(refused.contains("belongs to the database itself"), "{refused}");
-        backup_at_rest(dir.path(), &dir.path().join("copy.db")).unwrap();
     }
 
     #[test]
@@ -346,5 +338,66 @@ mod tests {
             let refused = store.backup(&other).unwrap_err();
             assert!(refused.contains("not a regular file"), "{refused}");
         }
+    }
+
+    /// Bug: the copy could be given the database's own name. Effect: the server went on writing to a file
+    /// without a name, and all that was lost at its end. Mend: refused.
+    #[test]
+    fn a_copy_never_takes_the_place_of_what_it_is_made_of() {
+        let (dir, store, tab) = store();
+        for name in [FILE, "siskin.db-wal", "siskin.db-shm", "siskin.db.suspect", "lock"] {
+            let refused =
+                store.backup(&dir.path().join("..").join(dir.path().file_name().unwrap()).join(name));
+            assert!(refused.unwrap_err().contains("another name"), "{name}");
+        }
+        store.backup(&dir.path().join("siskin.db.copy")).unwrap();
+        begin(&store, tab, 1);
+        store.close();
+        assert!(backup_at_rest(dir.path(), &dir.path().join(FILE)).unwrap_err().contains("another name"));
+        drop(store);
+        let store = Store::open(dir.path(), &Budget::ROUTER).unwrap();
+        assert_eq!(store.tab(tab).unwrap().unwrap().total, 2, "the row, and that the turn was interrupted");
+    }
+
+    /// Bug: a backup opened and closed the database's file. Effect: with that, all locks of this process on
+    /// it were gone, and another program that looked into the database took the write-ahead log away from
+    /// under the server. Mend: the file is opened once, for as long as the connections are.
+    #[test]
+    fn sqlites_locks_outlive_a_backup() {
+        for rung in [Rung::Wal, Rung::WalExclusive] {
+            let dir = Dir::new();
+            let store = Store::open_from(dir.path(), &Budget::ROUTER, rung).unwrap();
+            let inode = format!(":{} ", fs::metadata(dir.path().join(FILE)).unwrap().ino());
+            let locks = || {
+                let all = fs::read_to_string("/proc/locks").unwrap();
+                all.lines().filter(|line| line.contains("POSIX") && line.contains(&inode)).count()
+            };
+            let before = locks();
+            assert!(before > 0);
+            store.backup(&dir.path().join("copy")).unwrap();
+            assert_eq!(locks(), before, "{rung:?}");
+        }
+    }
+
+    /// Bug: a copy was checked with shared memory. Effect: no backup on the disks that refuse it. Mend: a
+    /// database that nobody else has is locked as a whole.
+    #[test]
+    fn a_copy_is_checked_where_the_disk_refuses_shared_memory() {
+        let (dir, store, _) = store();
+        let other = Dir::new();
+        // As such a disk does: the file for the shared memory cannot be opened.
+        fs::create_dir(other.path().join("copy.part-shm")).unwrap();
+        store.backup(&other.path().join("copy")).unwrap();
+        store.close();
+        fs::create_dir(dir.path().join("siskin.db-shm")).unwrap();
+        backup_at_rest(dir.path(), &other.path().join("copy")).unwrap();
+    }
+
+    #[test]
+    fn the_housekeeper_does_not_wait_for_a_backup() {
+        let (_dir, store, _) = store();
+        let _copying = lock_of(&store.checkpointing);
+        store.writer().as_mut().unwrap().written = Instant::now().checked_sub(Duration::from_secs(9));
+        store.housekeep();
     }
 }

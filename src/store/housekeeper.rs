@@ -7,6 +7,7 @@
 use super::conn::Rung;
 use super::fault::{Fault, at_limit};
 use super::*;
+use std::sync::TryLockError;
 use std::time::Duration;
 
 /// How many times its budget the write-ahead log may have before a writer waits for its checkpoint.
@@ -117,14 +118,15 @@ impl Store {
     }
 
     fn checkpoint(&self) {
-        if let Err(error) = self.try_checkpoint() {
+        // A backup holds it for as long as it copies; the housekeeper has more to do than to wait for that.
+        let _one = match self.checkpointing.try_lock() {
+            Ok(one) => one,
+            Err(TryLockError::Poisoned(one)) => one.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if let Err(error) = self.checkpoint_alone() {
             self.note(Fault::Sql(error));
         }
-    }
-
-    pub(super) fn try_checkpoint(&self) -> rusqlite::Result<()> {
-        let _one = lock_of(&self.checkpointing);
-        self.checkpoint_alone().map(drop)
     }
 
     /// Under the lock of those who checkpoint; `false` if someone read meanwhile, so that not all was copied.

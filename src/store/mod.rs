@@ -69,6 +69,9 @@ pub struct Store {
     house: Mutex<housekeeper::House>,
     /// held by the one thread that checkpoints; taken before any other lock
     checkpointing: Mutex<()>,
+    /// the database, for backups: closing any descriptor of it would give up the locks that SQLite holds, so
+    /// this one stays until the connections are gone
+    file: fs::File,
 }
 
 /// Whether a commit is synced, and as what that sync counts.
@@ -130,7 +133,9 @@ impl Store {
             written: Some(Instant::now()),
             _lock: lock,
         };
+        let file = fs::File::open(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         let store = Store {
+            file,
             path,
             budget,
             rung,

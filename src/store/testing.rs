@@ -66,3 +66,11 @@ pub(crate) fn killed(dir: &Dir) -> Dir {
     }
     copy
 }
+
+impl Store {
+    /// A checkpoint now, whoever else makes one.
+    pub fn try_checkpoint(&self) -> rusqlite::Result<()> {
+        let _one = lock_of(&self.checkpointing);
+        self.checkpoint_alone().map(drop)
+    }
+}

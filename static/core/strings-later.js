@@ -3,6 +3,16 @@
 export const L = {
   errors: [
     [
+      /no model provider/,
+      'There is no model yet',
+      'A new tab shows what to write. After a restart of Siskin, try again.',
+    ],
+    [
+      /is not in the config/,
+      'The provider of this model is gone',
+      'Choose another model above, or put the provider back into siskin.toml.',
+    ],
+    [
       /wrote no usable summary/,
       'The conversation could not be compacted',
       'Try again, choose another model above, or go on in a new tab. Nothing is lost.',
@@ -136,6 +146,7 @@ export const L = {
   rename: 'Rename',
   archive: 'Archive',
   compact: 'Compact',
+  exports: { md: 'Export as Markdown', jsonl: 'Export as JSON lines' },
   effort: 'Effort',
   effortNone: 'as the model likes',
   compactBusy: 'Not while a turn runs',

@@ -69,7 +69,7 @@ export class BarView {
   draw() {
     const tab = this.session.tabs.get(this.session.current);
     const aside = S.pages[this.deeds.place()];
-    const title = aside || (tab && tab.title) || S.untitled;
+    const title = aside || (tab && tab.title) || (this.session.epoch ? S.untitled : '');
     setText(this.title, title);
     const inTab = !aside;
     this.title.disabled = !tab || !inTab;
@@ -107,7 +107,9 @@ export class BarView {
     }
     const nodes = [...groups].map(([provider, options]) => h('optgroup', { label: provider }, ...options));
     if (!models.some((model) => model.id === chosen)) {
-      const word = chosen ? (offer ? S.gone(chosen) : chosen.slice(chosen.indexOf('/') + 1)) : S.noModel;
+      // Until the device has told, it is not known whether there is one.
+      const known = offer ? S.gone(chosen) : chosen.slice(chosen.indexOf('/') + 1);
+      const word = chosen ? known : offer ? S.noModel : '…';
       nodes.unshift(h('option', { value: chosen, selected: true, disabled: !!offer }, word));
     }
     const errors = (offer && offer.errors) || [];

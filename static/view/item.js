@@ -131,7 +131,7 @@ function errorItem(item, around) {
   const title = h('strong', {});
   const message = h('p', { class: 'cause' });
   const hint = h('p', {});
-  const again = deed('again', '', () => around.again(item));
+  const again = deed('again', S.tryAgain, () => around.again(item));
   const buttons = h('div', { class: 'deeds' }, again);
   const node = h('div', { class: 'item error' }, icon('warn'), h('div', {}, title, message, hint, buttons));
   return {
@@ -140,7 +140,6 @@ function errorItem(item, around) {
       const { data } = now.rows[0];
       setText(title, S.error);
       setText(message, data.message);
-      setText(again.lastChild, data.retryable ? S.tryAgain : S.askAgain);
       // Until it is there, or if it does not come, the message itself has to do.
       later('meaning').then(
         (module) => show(module.meaning(data)),

@@ -7,6 +7,7 @@ import { drawn, icon } from './icons.js';
 const PATHS = {
   compact: 'M4 10h12M10 2.5v5M7.5 5.5l2.5 2 2.5-2M10 17.5v-5M7.5 14.5l2.5-2 2.5 2',
   cache: 'M4 16v-6M8 16V5M12 16V8M16 16V4',
+  export: 'M10 3v9M6 8.5l4 4 4-4M4 16.5h12',
   rename: 'M4 16l.8-3.5L13.5 3.8l2.7 2.7-8.7 8.7z',
 };
 
@@ -60,8 +61,16 @@ function deedsOf(tab, deeds, item) {
     item(drawn('rename', PATHS.rename), L.rename, deeds.rename),
     item(drawn('compact', PATHS.compact), L.compact, deeds.compact, { disabled: !!not, title: not }),
     item(drawn('cache', PATHS.cache), L.cache, deeds.cache),
+    ...Object.entries(L.exports).map(([format, word]) =>
+      item(drawn('export', PATHS.export), word, () => deeds.export(format)),
+    ),
     item(icon('archive'), L.archive, deeds.archive),
   ];
+}
+
+/** A download leaves the page where it is, also when the device has just gone away. */
+export function download(href) {
+  h('a', { href, download: '' }).click();
 }
 
 function effortsOf(efforts, chosen, deeds, item) {

@@ -23,7 +23,7 @@ export class Notifier {
     byId('banner').replaceChildren(this.text, this.now);
   }
 
-  /** @param {string} text @param {{word:string, act:()=>void}} [action] */
+  /** @param {string} text @param {{word:string, act:()=>void}} [action] @returns {HTMLElement} */
   toast(text, action) {
     const node = h('div', { class: 'toast', role: 'status' }, h('span', {}, text));
     if (action) {
@@ -46,6 +46,7 @@ export class Notifier {
     if (old.length > 2) old[0].remove();
     byId('toasts').append(node);
     setTimeout(() => node.remove(), TOAST_MS);
+    return node;
   }
 
   /** @param {string} text  to screen readers only, politely */

@@ -12,6 +12,8 @@
 const END = 1e9;
 /** Sub-pixel positions count as the end. */
 const SLACK_PX = 2;
+/** Between what was opened and the edge of the view. */
+const ROOM_PX = 16;
 /** A scroll event this near to the last is the same movement. */
 const STILL_MS = 120;
 const UP = ['ArrowUp', 'PageUp', 'Home'];
@@ -206,14 +208,20 @@ export class Scroller {
 
   /**
    * Runs a change that the reader asked for at `node`, such as opening it; the node stays under the
-   * pointer, and one that is out of sight above moves nothing.
+   * pointer, unless what opens would be out of sight below. One that is out of sight above moves nothing.
    */
   hold(node, change) {
-    const { top, bottom } = node.getBoundingClientRect();
-    if (bottom <= this.box.getBoundingClientRect().top) return this.keep(change);
+    const box = this.box.getBoundingClientRect();
+    const { top, bottom, height } = node.getBoundingClientRect();
+    if (bottom <= box.top) return this.keep(change);
     const followed = this.on.following();
     change();
     this.#shift(node.getBoundingClientRect().top - top);
+    const now = node.getBoundingClientRect();
+    const below = now.bottom + ROOM_PX - box.bottom;
+    // Its own line stays in view.
+    if (now.height > height && below > 0)
+      this.#shift(Math.max(0, Math.min(followed ? this.#toEnd : below, now.top - box.top - ROOM_PX)));
     this.#look();
     if (followed && this.#toEnd > SLACK_PX) this.on.follow(false);
   }

@@ -78,7 +78,8 @@ export class SideView {
       () => this.#make(),
       (one, { tab }) => this.#update(one, tab),
     );
-    this.none.hidden = tabs.length > 0;
+    // Until the device has told, it is not known.
+    this.none.hidden = tabs.length > 0 || !this.session.epoch;
     for (const page of this.pages) mark(page, page.hash === `#/${this.deeds.place()}`);
   }
 

@@ -110,3 +110,37 @@ test('an address that names a row goes to it, and the end is one click away', as
   await page.goto(`${siskin.url}/#/${id}/12`);
   await until(() => inView('Chunk 11 of'), 'row 12 of a fresh page');
 });
+
+test('a lost server is told after 2 s and found at once when the page wakes; a draft stays', async (t) => {
+  const siskin = await Siskin.start(t, { demo: true, pair: false });
+  const page = await paired(t, siskin, { allow: ALLOW });
+  await ask(page, 'hello');
+  await rested(page);
+  await field(page).fill('half a thought');
+  siskin.options.listen = `127.0.0.1:${siskin.port}`;
+  siskin.configure();
+  const banner = page.locator('#banner');
+
+  for (const event of ['online', 'pageshow', 'visibilitychange']) {
+    await siskin.kill();
+    const lost = Date.now();
+    await sleep(1200);
+    assert.equal(await banner.isVisible(), false, 'not before two seconds');
+    await banner.waitFor({ timeout: 8000 });
+    assert.ok(Date.now() - lost > 1900, `${Date.now() - lost} ms`);
+    // Long enough for the wait between two tries to have grown to several seconds.
+    await sleep(3000);
+    await siskin.restart();
+    await page.evaluate((name) => {
+      const target = name === 'visibilitychange' ? document : window;
+      target.dispatchEvent(new Event(name));
+    }, event);
+    const woken = Date.now();
+    await banner.waitFor({ state: 'hidden', timeout: 10_000 });
+    assert.ok(Date.now() - woken < 1000, `${event}: ${Date.now() - woken} ms until it was back`);
+    assert.equal(await field(page).inputValue(), 'half a thought');
+  }
+  await page.reload();
+  await log(page).getByText('hello').first().waitFor();
+  assert.equal(await field(page).inputValue(), 'half a thought', 'over a reload, too');
+});

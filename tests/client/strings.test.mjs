@@ -31,6 +31,8 @@ test('every failure of a provider has its meaning', () => {
     ['provider a sent nothing for 300 s: a slow model may need a larger first_event_s', /silent/],
     ["longer than the model's context of 8 tokens, and could not be shortened enough; go on", /too long/],
     ["to be shortened to fit the model's context, but the model wrote no usable summary; try", /compacted/],
+    ['no model provider is configured; add a [[provider]] to siskin.toml and restart', /no model yet/],
+    ['the provider “home” is not in the config; choose another model', /is gone/],
     ['reached max_steps (200)', undefined],
   ]) {
     if (wanted) assert.match(meaning(message) ?? '', wanted, message);

@@ -340,3 +340,18 @@ test('tokens_per_day ends a turn with the way out, and holds over a restart', as
   }
   assert.equal(provider.asked.length, 2);
 });
+
+test('the size that an answer which filled its context tells is that of request and answer', async (t) => {
+  // Bug: the size was learned without the answer. Effect: every later request was shortened. Mend: with it.
+  const provider = await Provider.start();
+  t.after(() => provider.stop());
+  const siskin = await Siskin.start(t, { provider });
+  const tab = await siskin.newTab({ model: WIRES.anthropic });
+  for (let n = 1; n <= 3; n += 1) await siskin.turn(tab.id, birds(n));
+  const usage = { input: 1500, cacheRead: 0, cacheWrite: 0, output: 6000 };
+  provider.answers = [say([text('a long story')], { stop: 'model_context_window_exceeded', usage })];
+  assert.equal((await siskin.turn(tab.id, 'tell')).stopReason, 'error');
+  provider.always = summing(say([text('fine')], { usage: { ...usage, output: 9 } }));
+  for (let n = 1; n <= 2; n += 1) assert.equal((await siskin.turn(tab.id, 'and now?')).stopReason, 'end');
+  assert.equal(provider.asked.filter(asksForSummary).length, 0, 'there is room');
+});

@@ -460,3 +460,38 @@ test('another process that holds the database delays a message and loses none', 
     ['before', 'ok', 'meanwhile', 'ok'],
   );
 });
+
+test('a result of several rows is paged through as one text', async (t) => {
+  const provider = await Provider.start();
+  t.after(() => provider.stop());
+  const siskin = await Siskin.start(t, { provider });
+  const tab = await siskin.newTab();
+  const lines = Array.from({ length: 3000 }, (_, n) => `line ${n}, é👍`);
+  fs.writeFileSync(path.join(tab.workdir, 'long.txt'), lines.join('\n'));
+  provider.answers = [say([call('read_file', { path: 'long.txt' })]), say([text('that was it')])];
+  await siskin.turn(tab.id, 'read it');
+  const parts = (await siskin.log(tab.id)).filter((row) => row.type === 'tool_result');
+  assert.ok(parts.length > 1, 'it is several rows');
+  const whole = parts.map((row) => row.data.result).join('');
+  const last = parts.at(-1).seq;
+  const route = `/api/tabs/${tab.id}/results/${last}`;
+  let joined = '';
+  for (let offset = 0; offset !== undefined; ) {
+    const page = await siskin.get(`${route}?offset=${offset}`);
+    assert.equal(page.offset, offset);
+    assert.equal(page.bytes, Buffer.byteLength(whole));
+    assert.ok(Buffer.byteLength(page.text) <= 16 * 1024 && page.text.length > 0);
+    joined += page.text;
+    offset = page.nextOffset;
+  }
+  assert.equal(joined, whole);
+  for (const [wrong, status] of [
+    [`/api/tabs/${tab.id}/results/${parts[0].seq}`, 404],
+    [`/api/tabs/${tab.id}/results/1`, 404],
+    [`/api/tabs/${tab.id}/results/999999`, 404],
+    [`${route}?offset=99999999`, 400],
+    [`${route}?offset=-1`, 400],
+  ]) {
+    assert.equal((await siskin.api('GET', wrong)).status, status, wrong);
+  }
+});

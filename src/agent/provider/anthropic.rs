@@ -5,7 +5,7 @@
 //! ignored.
 
 use super::http::ErrorText;
-use super::{Answer, Decoder, Delta, Fault, Finish, Shown, Sink};
+use super::{Answer, Decoder, Delta, Fault, Finish, Shown, Sink, TOKENS_MAX};
 use crate::budget::Budget;
 use crate::chunk::{Usage, shorten};
 use serde::Deserialize;
@@ -230,7 +230,7 @@ impl Anthropic {
     /// Numbers are cumulative: what is told replaces what was told.
     fn count(&mut self, tokens: Option<Tokens>) {
         let Some(tokens) = tokens else { return };
-        let set = |to: &mut u64, from: Option<u64>| *to = from.unwrap_or(*to);
+        let set = |to: &mut u64, from: Option<u64>| *to = from.map_or(*to, |told| told.min(TOKENS_MAX));
         set(&mut self.usage.input, tokens.input_tokens);
         set(&mut self.usage.cache_read, tokens.cache_read_input_tokens);
         set(&mut self.usage.cache_write, tokens.cache_creation_input_tokens);

@@ -84,6 +84,9 @@ pub enum Finish {
     Other(String),
 }
 
+/// No request has more tokens, whatever a provider tells: so a tab's sum is never too large for the store.
+const TOKENS_MAX: u64 = 1 << 32;
+
 /// A whole answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {

@@ -8,7 +8,7 @@
 use super::calls::{Arguments, Calls, Piece};
 use super::http::ErrorText;
 use super::think::Think;
-use super::{Answer, Decoder, Delta, Fault, Finish, Shown, Sink};
+use super::{Answer, Decoder, Delta, Fault, Finish, Shown, Sink, TOKENS_MAX};
 use crate::budget::Budget;
 use crate::chunk::{Usage, shorten};
 use serde::Deserialize;
@@ -250,11 +250,12 @@ impl OpenAi {
             typed::<Cached<'_>>(tokens.prompt_tokens_details).and_then(|all| typed(all.cached_tokens));
         let cached: Option<u64> = cached.or_else(|| typed(tokens.prompt_cache_hit_tokens));
         if let Some(prompt) = typed::<u64>(tokens.prompt_tokens) {
+            let prompt = prompt.min(TOKENS_MAX);
             self.usage.cache_read = cached.unwrap_or(0).min(prompt);
             self.usage.input = prompt - self.usage.cache_read;
         }
-        if let Some(output) = typed(tokens.completion_tokens) {
-            self.usage.output = output;
+        if let Some(output) = typed::<u64>(tokens.completion_tokens) {
+            self.usage.output = output.min(TOKENS_MAX);
         }
         self.usage = self.usage.bounded();
     }

@@ -69,6 +69,7 @@ pub fn learn_context(provider: &Provider, model: &str, tokens: u64) {
 }
 
 /// The size of the context that a refusal of this server and model named.
+#[cfg(test)]
 pub fn context(provider: &Provider, model: &str) -> Option<u64> {
     known(provider, model).context_tokens
 }

@@ -167,10 +167,10 @@ fn interfaces(dev: &str) -> Vec<String> {
             read_text(format!("/sys/class/net/{name}/operstate"), SMALL)
         };
         let (received, sent) = (counters.first().unwrap_or(&0) >> 20, counters.get(8).unwrap_or(&0) >> 20);
-        lines.push(format!(
-            "interface: {name} {} {own}; {received} MiB received, {sent} MiB sent",
-            state.trim()
-        ));
+        let mut told = vec![name, state.trim(), &own];
+        told.retain(|word| !word.is_empty());
+        let told = told.join(" ");
+        lines.push(format!("interface: {told}; {received} MiB received, {sent} MiB sent"));
     }
     let others = addresses.iter().filter(|own| own.interface.is_none());
     lines.extend(others.map(|own| format!("address: {}", own.ip)));
@@ -198,6 +198,7 @@ mod tests {
         for word in ["model: ", "system: ", "memory: ", "load: ", "clock: ", "interface: lo"] {
             assert!(text.contains(word), "{word} in {text}");
         }
+        assert!(!text.contains(" ; "), "no gap where nothing is known: {text}");
         assert!(text.len() < 16 * 1024 && text.lines().all(|line| line.len() <= LINE_BYTES_MAX));
     }
 

@@ -229,3 +229,14 @@ fn an_error_event_is_a_cut_once_something_was_shown_and_a_refusal_before() {
         "{fault:?}"
     );
 }
+
+/// Bug: any count of tokens was believed. Effect: two of them added up to more than the store's integers
+/// hold, after which the tab could not be read and the server did not start. Mend: no count is larger than
+/// any request is.
+#[test]
+fn an_absurd_count_of_tokens_is_cut() {
+    let much = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{
+        "input_tokens":18446744073709551615,"output_tokens":9223372036854775807}}"#;
+    let usage = check(&[START, &much.replace('\n', " "), STOP], &[], Finish::End);
+    assert_eq!((usage.input, usage.output, usage.cache_read), (TOKENS_MAX, TOKENS_MAX, 5));
+}

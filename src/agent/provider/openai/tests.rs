@@ -270,3 +270,16 @@ fn an_error_inside_the_stream_is_told_in_each_of_its_shapes() {
         decode_error(decoder, &format!("{shown}data: {{\"choices\":[{{\"finish_reason\":\"error\"}}]}}\n\n"));
     assert!(matches!(fault, Fault::Cut { .. }));
 }
+
+#[test]
+fn an_absurd_count_of_tokens_is_cut() {
+    let usage = check(
+        r#"data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}],
+data: "usage":{"prompt_tokens":18446744073709551615,"completion_tokens":9223372036854775807}}
+
+"#,
+        &[text("a")],
+        Finish::End,
+    );
+    assert_eq!((usage.input, usage.output), (TOKENS_MAX, TOKENS_MAX));
+}
