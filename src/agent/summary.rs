@@ -64,8 +64,8 @@ impl Turn<'_> {
     fn useless(&self, basis: &Basis) -> Ending {
         let size = basis.context.map(|tokens| format!(" of {tokens} tokens")).unwrap_or_default();
         let message = if self.job.by_hand {
-            "the conversation was not shortened, since the model wrote no usable summary; try again, or choose \
-             another model"
+            "the conversation was not shortened, since the model wrote no usable summary; try again, or \
+             choose another model"
                 .to_owned()
         } else {
             format!(
