@@ -61,6 +61,21 @@ impl Turn<'_> {
         Ending::error(StopReason::Error, &message, None, false)
     }
 
+    fn useless(&self, basis: &Basis) -> Ending {
+        let size = basis.context.map(|tokens| format!(" of {tokens} tokens")).unwrap_or_default();
+        let message = if self.job.by_hand {
+            "the conversation was not shortened, since the model wrote no usable summary; try again, or \
+             choose another model"
+                .to_owned()
+        } else {
+            format!(
+                "the conversation has to be shortened to fit the model's context{size}, but the model wrote \
+                 no usable summary; try again, choose another model, or go on in a new tab"
+            )
+        };
+        Ending::error(StopReason::Error, &message, None, true)
+    }
+
     fn cut(&self, basis: &Basis, bytes: u64) -> Result<Option<Cut>, StoreError> {
         let after = basis.generation.summary.map_or(0, |summary| summary.upto);
         let all = basis.context.map_or(bytes, |context| context::bytes_of(context, basis.last.as_ref()));
@@ -127,7 +142,7 @@ impl Turn<'_> {
             // What nobody refused yet is sent as it is, rather than not at all.
             let last = self.job.summaries >= ATTEMPTS;
             let ends = last && (self.job.overflow.is_some() || self.job.by_hand.is_some());
-            return Ok(if ends { Next::End(useless(basis)) } else { Next::Step });
+            return Ok(if ends { Next::End(self.useless(basis)) } else { Next::Step });
         }
         let seq = self.pen.next_seq();
         let data = SystemData {
@@ -200,15 +215,6 @@ fn asks(context: Option<u64>) -> String {
          numbers and errors; what was decided, and why; what is still open. Call no tools. Answer with \
          nothing but the summary, in the conversation's language, in {words} words at most."
     )
-}
-
-fn useless(basis: &Basis) -> Ending {
-    let size = basis.context.map(|tokens| format!(" of {tokens} tokens")).unwrap_or_default();
-    let message = format!(
-        "the conversation has to be shortened to fit the model's context{size}, but the model wrote no \
-         usable summary; try again, choose another model, or go on in a new tab"
-    );
-    Ending::error(StopReason::Error, &message, None, true)
 }
 
 fn nothing() -> Ending {

@@ -10,6 +10,7 @@ use super::*;
 use rusqlite::{ErrorCode, OpenFlags};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -67,8 +68,17 @@ pub fn restore(dir: &Path, from: &Path) -> Result<Option<PathBuf>, String> {
     make_dir(dir)?;
     let _lock = lock::Lock::take(dir)?;
     let path = dir.join(FILE);
+    let log = with_suffix(from, "-wal");
+    if fs::metadata(&log).is_ok_and(|meta| meta.len() > 0) {
+        return Err(format!(
+            "{} was not closed: a part of it is in {}; copy it by siskin backup --data first",
+            from.display(),
+            log.display()
+        ));
+    }
     let staged = with_suffix(&path, ".restored");
     copy(&open_regular(from)?, from, &staged, "nothing was changed; give another copy", ())?;
+    give(&staged, dir).map_err(|e| format!("cannot change the owner of {}: {e}", staged.display()))?;
     let old = match fs::symlink_metadata(&path) {
         Ok(_) => Some(set_aside(&path, &format!(".before-restore-{}", now()))?),
         Err(_) => None,
@@ -109,11 +119,20 @@ fn check_place(path: &Path, to: &Path) -> Result<(), String> {
 
 fn open_regular(path: &Path) -> Result<File, String> {
     let read = |e: io::Error| format!("cannot read {}: {e}", path.display());
-    let file = File::open(path).map_err(read)?;
-    if !file.metadata().map_err(read)?.is_file() {
+    // Looked at first, since the opening of a pipe would wait for its writer.
+    if !fs::metadata(path).map_err(read)?.is_file() {
         return Err(format!("{} is not a regular file", path.display()));
     }
-    Ok(file)
+    File::open(path).map_err(read)
+}
+
+/// Gives a file to the owner of its folder: who restores is often root, and the server is not.
+fn give(file: &Path, dir: &Path) -> io::Result<()> {
+    let (made, wanted) = (fs::metadata(file)?, fs::metadata(dir)?);
+    if (made.uid(), made.gid()) == (wanted.uid(), wanted.gid()) {
+        return Ok(());
+    }
+    std::os::unix::fs::chown(file, Some(wanted.uid()), Some(wanted.gid()))
 }
 
 /// Copies and checks a database file, whose name is `from`; `to` appears whole or not at all. `mend`: what to
@@ -314,6 +333,15 @@ mod tests {
     }
 
     #[test]
+    fn a_database_that_was_not_closed_is_no_copy() {
+        let (dir, _store, _) = store();
+        let other = Dir::new();
+        let refused = restore(other.path(), &dir.path().join(FILE)).unwrap_err();
+        assert!(refused.contains("was not closed") && refused.contains("siskin backup"), "{refused}");
+        assert!(!other.path().join(FILE).exists());
+    }
+
+    #[test]
     fn a_copy_to_no_place_or_onto_something_else_is_an_error_that_names_it() {
         let (dir, store, _) = store();
         let refused = store.backup(Path::new("/nowhere/at/all")).unwrap_err();
@@ -350,7 +378,6 @@ mod tests {
     /// under the server. Mend: the file is opened once, for as long as the connections are.
     #[test]
     fn sqlites_locks_outlive_a_backup() {
-        use std::os::unix::fs::MetadataExt;
         for rung in [Rung::Wal, Rung::WalExclusive] {
             let dir = Dir::new();
             let store = Store::open_from(dir.path(), &Budget::ROUTER, rung).unwrap();

@@ -234,6 +234,15 @@ both(
   },
 );
 
+both('a summary by hand that is of no use says that nothing was done', async ({ provider, siskin, tab }) => {
+  for (let n = 1; n <= 3; n += 1) await siskin.turn(tab.id, birds(n));
+  provider.always = summing(say([text('ok')]), say([]));
+  await siskin.api('POST', `/api/tabs/${tab.id}/compact`);
+  await siskin.idle(tab.id);
+  assert.match((await siskin.log(tab.id)).at(-1).data.message, /was not shortened, .* no usable summary/);
+  assert.equal((await siskin.turn(tab.id, 'go on')).stopReason, 'end');
+});
+
 both('a summary by hand is stopped at once', async ({ provider, siskin, tab }) => {
   for (let n = 1; n <= 3; n += 1) await siskin.turn(tab.id, birds(n));
   provider.always = (exchange) => exchange.silent();

@@ -2,6 +2,7 @@
 // the download of a browser.
 
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import fs from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
@@ -61,13 +62,17 @@ test('a stopped or killed server is copied, too', async (t) => {
 test('what cannot be copied or put back is told with its name', async (t) => {
   const { siskin, verb } = await started(t);
   const dir = folder(t);
-  for (const to of [dir, path.join(dir, 'no/where')]) {
+  const own = path.join(siskin.data, 'siskin.db');
+  for (const to of [dir, path.join(dir, 'no/where'), own, `${own}-wal`, path.join(siskin.data, 'lock')]) {
     const refused = await verb('backup', to);
     assert.equal(refused.code, 1);
     assert.ok(refused.stderr.includes(to), refused.stderr);
     assert.equal(refused.stderr.trim().split('\n').length, 1);
   }
   await siskin.stop();
+  const pipe = path.join(dir, 'pipe');
+  execFileSync('mkfifo', [pipe]);
+  assert.match((await verb('restore', pipe)).stderr, /pipe is not a regular file/);
   const junk = path.join(dir, 'junk');
   fs.writeFileSync(junk, 'not a database');
   const refused = await verb('restore', junk);
@@ -75,6 +80,18 @@ test('what cannot be copied or put back is told with its name', async (t) => {
   assert.ok(refused.stderr.includes(junk), refused.stderr);
   await siskin.restart();
   assert.equal((await siskin.get('/api/tabs')).tabs.length >= 1, true, 'the present one stays');
+});
+
+test('what root puts back belongs to the owner of the folder', async (t) => {
+  if (process.getuid() !== 0) return t.skip('needs root');
+  const { siskin, verb } = await started(t);
+  const file = path.join(folder(t), 'copy.db');
+  assert.equal((await verb('backup', file)).code, 0);
+  await siskin.stop();
+  fs.chownSync(siskin.data, 65534, 65534);
+  assert.equal((await verb('restore', file)).code, 0);
+  const { uid, gid } = fs.statSync(path.join(siskin.data, 'siskin.db'));
+  assert.deepEqual([uid, gid], [65534, 65534]);
 });
 
 test('a conversation is exported by command, by route and by a link that works once', async (t) => {
