@@ -63,7 +63,7 @@ impl Turn<'_> {
 
     fn useless(&self, basis: &Basis) -> Ending {
         let size = basis.context.map(|tokens| format!(" of {tokens} tokens")).unwrap_or_default();
-        let message = if self.job.by_hand {
+        let message = if self.job.by_hand.is_some() {
             "the conversation was not shortened, since the model wrote no usable summary; try again, or \
              choose another model"
                 .to_owned()
