@@ -110,6 +110,9 @@ function join(all, now) {
   return [...before, ...all, ...behind];
 }
 
+/** In the page: two frames go by. */
+const frames = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+
 /** Scrolls one way until `there` holds; gives the keys of all frames in the order in which they stood. */
 async function walk(page, push, way, there, ms = 120_000) {
   const looks = () => page.evaluate(() => window.__seen.looks.splice(0));
@@ -117,6 +120,8 @@ async function walk(page, push, way, there, ms = 120_000) {
   const deadline = Date.now() + ms;
   for (;;) {
     const done = await there();
+    // What is there may have been drawn in this very frame, which the next one looks at.
+    if (done) await page.evaluate(frames);
     for (const look of await looks()) all = join(all, look);
     if (done) return all;
     assert.ok(Date.now() < deadline, `the way ${way < 0 ? 'up' : 'down'} ended at ${all[0]}…${all.at(-1)}`);

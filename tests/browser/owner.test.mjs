@@ -239,16 +239,21 @@ test('on a phone a title is edited in the whole width', async (t) => {
   await page.getByRole('combobox', { name: 'Model' }).waitFor();
 });
 
-test('a long result stays closed, and shows all of its parts when it is opened', async (t) => {
+/** Has a file of this text read by the model; gives the call on the page. */
+async function readFile(t, content) {
   const { provider, siskin } = await setUp(t);
-  const lines = Array.from({ length: 3000 }, (_, n) => `line ${n} of the file, é`);
-  fs.writeFileSync(path.join(siskin.data, 'work', 'long.txt'), lines.join('\n'));
+  fs.writeFileSync(path.join(siskin.data, 'work', 'long.txt'), content);
   provider.answers = [say([call('read_file', { path: 'long.txt' })]), say([text('that was it')])];
   const page = await paired(t, siskin);
   await newTab(page);
   await ask(page, 'read it');
   await rested(page);
-  const tool = log(page).locator('.item.tool');
+  return log(page).locator('.item.tool');
+}
+
+test('a long result stays closed, and shows all of its parts when it is opened', async (t) => {
+  const lines = Array.from({ length: 3000 }, (_, n) => `line ${n} of the file, é`);
+  const tool = await readFile(t, lines.join('\n'));
   assert.equal(await tool.getByText('line 0 of the file').count(), 0, 'it is closed');
   assert.ok((await tool.boundingBox()).height < 80, 'and low');
   await tool.getByRole('button').first().click();
@@ -261,15 +266,8 @@ test('a long result stays closed, and shows all of its parts when it is opened',
 });
 
 test('a result that was shortened says so, and what the log holds of it is paged through', async (t) => {
-  const { provider, siskin } = await setUp(t);
   const words = Array.from({ length: 5000 }, (_, n) => `word${n}é`);
-  fs.writeFileSync(path.join(siskin.data, 'work', 'long.txt'), words.join(' '));
-  provider.answers = [say([call('read_file', { path: 'long.txt' })]), say([text('that was it')])];
-  const page = await paired(t, siskin);
-  await newTab(page);
-  await ask(page, 'read it');
-  await rested(page);
-  const tool = log(page).locator('.item.tool');
+  const tool = await readFile(t, words.join(' '));
   await tool.getByRole('button').first().click();
   const output = tool.locator('pre.output');
   const foot = tool.locator('.tool-foot');

@@ -178,9 +178,11 @@ test('a tab is compacted by hand, and the line that stays opens to the summary',
   await log(page).getByRole('heading', { name: 'What was said' }).waitFor();
   // Bug: what opened at the end opened below the edge, beneath the button that leads there. Mend: as much as
   // can be seen beside its line is brought into view.
-  const [view, opened] = [await log(page).boundingBox(), await line.locator('..').boundingBox()];
-  assert.ok(opened.y >= view.y && opened.y + opened.height <= view.y + view.height, 'all of it is in view');
-  assert.equal(await page.getByRole('button', { name: 'To the end' }).count(), 0);
+  await until(async () => {
+    const [view, opened] = [await log(page).boundingBox(), await line.locator('..').boundingBox()];
+    return opened.y >= view.y && opened.y + opened.height <= view.y + view.height;
+  }, 'all of it to be in view');
+  await page.getByRole('button', { name: 'To the end' }).waitFor({ state: 'hidden' });
   await log(page).getByText('<img src=x onerror="window.__pwned=1">').waitFor();
   assert.equal(await log(page).locator('img').count(), 0);
 
@@ -241,9 +243,10 @@ test('a turn tells its tokens, and on a press its requests and why a hit was los
   const shown = log(page).locator('.requests');
   await shown.getByText('Cache lost: the model changed, and each has a cache of its own.').waitFor();
   assert.equal(await sums.last().getAttribute('aria-expanded'), 'true');
-  const end = await log(page).boundingBox();
-  const box = await shown.boundingBox();
-  assert.ok(box.y + box.height <= end.y + end.height + 1, 'it is in view');
+  await until(async () => {
+    const [view, box] = [await log(page).boundingBox(), await shown.boundingBox()];
+    return box.y + box.height <= view.y + view.height + 1;
+  }, 'it to be in view');
   await sums.last().click();
   await shown.waitFor({ state: 'detached' });
   await sums.nth(1).click();
@@ -252,6 +255,7 @@ test('a turn tells its tokens, and on a press its requests and why a hit was los
 
   await choose(page, 'Cache');
   const sheet = page.getByRole('dialog', { name: 'Cache' });
+  await until(async () => (await sheet.locator('.share').count()) === 3, 'the list of requests');
   const rates = await sheet.locator('.share').allInnerTexts();
   assert.deepEqual(rates.map((rate) => rate.trim()), ['0 %', '92 %', '0 %'], 'the newest first');
   await sheet.getByText('Cache lost: the model changed').waitFor();
